@@ -39,7 +39,8 @@ var allowedImports = map[string][]string{
 	"node":                    {"cgroup", "internal/safe", "runtime"}, // cgroup for the type of its driver
 	"stats":                   {"internal/diskusage", "internal/monotonic", "podspec", "runtime"},
 	"devices":                 {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
-	"devices/deviceplugin":    {"devices", "internal/pathname", "runtime"},
+	"devices/deviceplugin":    {"devices", "internal/pathname", "internal/unixsocket", "runtime"},
+	"devices/podresources":    {"devices", "internal/unixsocket", "podspec"},
 	"eviction":                {"internal/safe", "podspec", "runtime"},
 	"imagegc":                 {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},
 	"containergc":             {"internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "runtime"},
@@ -48,7 +49,7 @@ var allowedImports = map[string][]string{
 	"podstream":               {},
 	"podlogs":                 {"internal/logpath", "runtime"},
 	"logrotate":               {"internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
-	"server":                  {"runtime"},
+	"server":                  {"internal/unixsocket", "runtime"},
 	"server/kubeauth":         {},
 	"e2e":                     {},
 	"test/bench":              {},
@@ -68,6 +69,7 @@ var allowedImports = map[string][]string{
 	"internal/mounts":         {},
 	"internal/safe":           {},
 	"internal/pathname":       {},
+	"internal/unixsocket":     {},
 	"internal/podnet":         {},
 	"internal/events":         {},
 	"internal/hooktest":       {},
@@ -176,8 +178,8 @@ func TestImports_OnlyKubeDependsOnClientGo(t *testing.T) {
 			continue
 		}
 		for _, foreign := range []string{"k8s.io/client-go", "k8s.io/kubelet", "k8s.io/kubernetes", module + "/kube"} {
-			if pkg == "devices/deviceplugin" && foreign == "k8s.io/kubelet" {
-				continue // the gRPC service of device plugins
+			if strings.HasPrefix(pkg, "devices/") && foreign == "k8s.io/kubelet" {
+				continue // the gRPC services of device plugins and pod resources
 			}
 			if strings.Contains(" "+deps, " "+foreign+"/") || slices.Contains(strings.Fields(deps), foreign) {
 				t.Errorf("%s depends on %s", pkg, foreign)

@@ -23,6 +23,7 @@ import (
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/pathname"
+	"github.com/sublet-dev/agent/internal/unixsocket"
 )
 
 // SocketName is the name of the registration socket, which plugins know.
@@ -30,7 +31,7 @@ const SocketName = "kubelet.sock"
 
 // ErrSocketInUse means that another process serves the registration socket, such as a
 // kubelet.
-var ErrSocketInUse = errors.New("another process serves the socket")
+var ErrSocketInUse = unixsocket.ErrInUse
 
 // Devices gets the plugins and their devices. *devices.Manager is one.
 type Devices interface {
@@ -139,38 +140,18 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 			continue
 		}
 		path := filepath.Join(s.cfg.Dir, e.Name())
-		served := isServed(ctx, path)
+		served := unixsocket.IsServed(ctx, path)
 		if served && e.Name() == SocketName {
 			return nil, fmt.Errorf("%s: %w: stop it, or configure another directory", path, ErrSocketInUse)
 		}
 		if served {
 			continue // a plugin that survived the previous agent
 		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := unixsocket.RemoveStale(path); err != nil {
 			return nil, err
 		}
 	}
-	path := filepath.Join(s.cfg.Dir, SocketName)
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(err, listener.Close())
-	}
-	return listener, nil
-}
-
-// isServed reports whether a process accepts connections on a socket.
-func isServed(ctx context.Context, path string) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
-	if err != nil {
-		return errors.Is(err, context.DeadlineExceeded) // hung, but there
-	}
-	_ = conn.Close()
-	return true
+	return unixsocket.Listen(ctx, filepath.Join(s.cfg.Dir, SocketName))
 }
 
 // Register implements the device plugin API. The answer comes before the devices of the

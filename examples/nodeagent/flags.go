@@ -40,6 +40,7 @@ type flags struct {
 	node                           nodeFlags
 	reclaim                        reclaimFlags
 	kube                           kubeFlags
+	devices                        deviceFlags
 }
 
 const (
@@ -59,6 +60,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	f.node.define(fs)
 	f.reclaim.define(fs)
 	f.kube.define(fs)
+	f.devices.define(fs)
 	var unsupported []string
 	advice := defineKubeletFlags(fs, &unsupported)
 	err := fs.Parse(args)
@@ -155,6 +157,7 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	f.node.check(fail)
 	f.reclaim.check(fail)
 	f.kube.check(fail)
+	f.devices.check(fail)
 }
 
 // parseHeader reads name:value,name:value as the kubelet does. The error does not

@@ -130,6 +130,11 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		return nil, err
 	}
 	opts = append(opts, gc...)
+	devices, err := f.devices.options(f.rootDir, log)
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, devices...)
 	if f.manifests != "" {
 		opts = append(opts, agent.WithSource("file", podsource.File(f.manifests, podsource.FileRescan(f.fileCheck), podsource.FileLogger(log))))
 	}

@@ -1,0 +1,177 @@
+package podresources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/sublet-dev/agent/devices"
+	"github.com/sublet-dev/agent/internal/unixsocket"
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// Requests above this rate are rejected with ResourceExhausted, as by the kubelet.
+const (
+	maxQPS   = 100
+	maxBurst = 10
+)
+
+// Devices knows what the containers have. *devices.Manager is one.
+type Devices interface {
+	Allocations(uid types.UID) []devices.Allocation
+	Devices() map[corev1.ResourceName][]devices.Device
+}
+
+// Config describes a Server. All fields but Logger are required.
+type Config struct {
+	// Path is the absolute path of the socket. Its directory is created with mode 0700 if
+	// it is missing. Clients usually expect /var/lib/kubelet/pod-resources/kubelet.sock.
+	Path string
+	// Pods returns the pods of the node with their statuses. They are read-only.
+	Pods    func() []*corev1.Pod
+	Devices Devices
+	Logger  *slog.Logger // default: discard
+}
+
+// Server serves the API to the user of its process alone.
+type Server struct {
+	api.UnimplementedPodResourcesListerServer
+
+	cfg     Config
+	limiter *rate.Limiter
+}
+
+// New returns a Server. It checks cfg and does no I/O.
+func New(cfg Config) (*Server, error) {
+	var errs []error
+	if !filepath.IsAbs(cfg.Path) {
+		errs = append(errs, fmt.Errorf("podresources: Config.Path: %q must be an absolute path", cfg.Path))
+	}
+	if len(cfg.Path) > 107 {
+		errs = append(errs, fmt.Errorf("podresources: Config.Path: %q is too long: the path of a socket has at most 107 bytes", cfg.Path))
+	}
+	if cfg.Pods == nil {
+		errs = append(errs, errors.New("podresources: Config.Pods: required"))
+	}
+	if cfg.Devices == nil {
+		errs = append(errs, errors.New("podresources: Config.Devices: required"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Server{cfg: cfg, limiter: rate.NewLimiter(maxQPS, maxBurst)}, nil
+}
+
+// Run serves the socket until ctx is done, and returns nil then. An error means that the
+// socket could not be made or failed, for example because a kubelet serves it.
+func (s *Server) Run(ctx context.Context) error {
+	if err := os.MkdirAll(filepath.Dir(s.cfg.Path), 0o700); err != nil {
+		return fmt.Errorf("podresources: %w", err)
+	}
+	listener, err := unixsocket.Listen(ctx, s.cfg.Path)
+	if err != nil {
+		return fmt.Errorf("podresources: %w", err)
+	}
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(16), grpc.UnaryInterceptor(s.limit))
+	api.RegisterPodResourcesListerServer(server, s)
+	stop := context.AfterFunc(ctx, server.Stop)
+	defer stop()
+	s.cfg.Logger.Info("pod resources API served", slog.String("path", s.cfg.Path))
+	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("podresources: %w", err)
+	}
+	return nil
+}
+
+// limit rejects requests above the rate.
+func (s *Server) limit(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if !s.limiter.Allow() {
+		return nil, status.Errorf(codes.ResourceExhausted, "more than %d requests per second", maxQPS)
+	}
+	return handler(ctx, req)
+}
+
+// List returns the resources of all pods that have not ended.
+func (s *Server) List(context.Context, *api.ListPodResourcesRequest) (*api.ListPodResourcesResponse, error) {
+	r := &api.ListPodResourcesResponse{}
+	for _, pod := range s.cfg.Pods() {
+		if !podspec.IsTerminalPhase(pod.Status.Phase) {
+			r.PodResources = append(r.PodResources, s.podResources(pod))
+		}
+	}
+	return r, nil
+}
+
+// Get returns the resources of one pod. The code of the error is NotFound if there is no
+// such pod, or it has ended.
+func (s *Server) Get(_ context.Context, req *api.GetPodResourcesRequest) (*api.GetPodResourcesResponse, error) {
+	for _, pod := range s.cfg.Pods() {
+		if pod.Namespace == req.GetPodNamespace() && pod.Name == req.GetPodName() && !podspec.IsTerminalPhase(pod.Status.Phase) {
+			return &api.GetPodResourcesResponse{PodResources: s.podResources(pod)}, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "no pod %q in namespace %q runs on this node", req.GetPodName(), req.GetPodNamespace())
+}
+
+// GetAllocatableResources returns the healthy devices, allocated or not.
+func (s *Server) GetAllocatableResources(context.Context, *api.AllocatableResourcesRequest) (*api.AllocatableResourcesResponse, error) {
+	r := &api.AllocatableResourcesResponse{}
+	for name, list := range s.cfg.Devices.Devices() {
+		list = slices.DeleteFunc(list, func(d devices.Device) bool { return !d.Healthy })
+		r.Devices = append(r.Devices, containerDevices(name, list)...)
+	}
+	slices.SortStableFunc(r.Devices, func(a, b *api.ContainerDevices) int { return strings.Compare(a.GetResourceName(), b.GetResourceName()) })
+	return r, nil
+}
+
+// podResources returns what the containers of a pod have. Init containers that end are
+// left out, because others take their devices over.
+func (s *Server) podResources(pod *corev1.Pod) *api.PodResources {
+	byContainer := map[string][]*api.ContainerDevices{}
+	for _, a := range s.cfg.Devices.Allocations(pod.UID) {
+		byContainer[a.Container] = append(byContainer[a.Container], containerDevices(a.Resource, a.Devices)...)
+	}
+	r := &api.PodResources{Name: pod.Name, Namespace: pod.Namespace}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; podspec.IsSidecar(c) {
+			r.Containers = append(r.Containers, &api.ContainerResources{Name: c.Name, Devices: byContainer[c.Name]})
+		}
+	}
+	for i := range pod.Spec.Containers {
+		name := pod.Spec.Containers[i].Name
+		r.Containers = append(r.Containers, &api.ContainerResources{Name: name, Devices: byContainer[name]})
+	}
+	return r
+}
+
+// containerDevices returns an entry for each device, because each has its own topology.
+func containerDevices(name corev1.ResourceName, list []devices.Device) []*api.ContainerDevices {
+	out := make([]*api.ContainerDevices, 0, len(list))
+	for _, d := range list {
+		entry := &api.ContainerDevices{ResourceName: string(name), DeviceIds: []string{d.ID}}
+		for _, n := range d.NUMANodes {
+			if entry.Topology == nil {
+				entry.Topology = &api.TopologyInfo{}
+			}
+			entry.Topology.Nodes = append(entry.Topology.Nodes, &api.NUMANode{ID: n})
+		}
+		out = append(out, entry)
+	}
+	return out
+}

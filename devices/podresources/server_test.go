@@ -1,0 +1,153 @@
+package podresources_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/sublet-dev/agent/devices"
+	"github.com/sublet-dev/agent/devices/podresources"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeDevices are the devices of a node and what its pods have of them.
+type fakeDevices struct {
+	devices     map[corev1.ResourceName][]devices.Device
+	allocations map[types.UID][]devices.Allocation
+}
+
+func (f fakeDevices) Allocations(uid types.UID) []devices.Allocation    { return f.allocations[uid] }
+func (f fakeDevices) Devices() map[corev1.ResourceName][]devices.Device { return f.devices }
+
+func pod(name string, phase corev1.PodPhase, containers ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: name, UID: types.UID(name)}, Status: corev1.PodStatus{Phase: phase}}
+	for _, c := range containers {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: c})
+	}
+	return p
+}
+
+// serve runs a Server and returns a client of it.
+func serve(t *testing.T, cfg podresources.Config) api.PodResourcesListerClient {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pr") //nolint:usetesting // the name of the test would make it too long
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	cfg.Path = filepath.Join(dir, "pod-resources", "kubelet.sock")
+	s, err := podresources.New(cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(sync.OnceFunc(func() {
+		cancel()
+		assert.NoError(t, <-done)
+		assert.NoFileExists(t, cfg.Path)
+	}))
+	conn, err := grpc.NewClient("unix://"+cfg.Path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, conn.Close()) })
+	return api.NewPodResourcesListerClient(conn)
+}
+
+const gpu corev1.ResourceName = "vendor.example/gpu"
+
+func TestServer_ReportsDevicesOfContainers(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	trainer := pod("trainer", corev1.PodRunning, "main", "logger")
+	trainer.Spec.InitContainers = []corev1.Container{{Name: "warm-up"}, {Name: "monitor", RestartPolicy: &always}}
+	c := serve(t, podresources.Config{
+		Pods: func() []*corev1.Pod { return []*corev1.Pod{trainer, pod("ended", corev1.PodSucceeded, "main")} },
+		Devices: fakeDevices{
+			devices: map[corev1.ResourceName][]devices.Device{
+				gpu: {{ID: "0", Healthy: true, NUMANodes: []int64{1}}, {ID: "1"}}, "a.example/nic": {{ID: "n", Healthy: true}},
+			},
+			allocations: map[types.UID][]devices.Allocation{"trainer": {
+				{Container: "main", Resource: gpu, Devices: []devices.Device{{ID: "0", NUMANodes: []int64{1}}, {ID: "1"}}},
+				{Container: "monitor", Resource: "a.example/nic", Devices: []devices.Device{{ID: "n"}}},
+				{Container: "warm-up", Resource: gpu, Devices: []devices.Device{{ID: "0"}}},
+			}},
+		},
+	})
+	// text is a resource of a container in a line, which protobuf's own form is not.
+	text := func(list []*api.ContainerDevices) string {
+		var out []string
+		for _, d := range list {
+			entry := d.GetResourceName() + "=" + strings.Join(d.GetDeviceIds(), "+")
+			for _, n := range d.GetTopology().GetNodes() {
+				entry += "@" + string(rune('0'+n.GetID()))
+			}
+			out = append(out, entry)
+		}
+		return strings.Join(out, " ")
+	}
+	of := func(p *api.PodResources) map[string]string {
+		out := map[string]string{}
+		for _, c := range p.GetContainers() {
+			out[c.GetName()] = text(c.GetDevices())
+		}
+		return out
+	}
+	want := map[string]string{"monitor": "a.example/nic=n", "main": "vendor.example/gpu=0@1 vendor.example/gpu=1", "logger": ""}
+	list, err := c.List(t.Context(), &api.ListPodResourcesRequest{})
+	require.NoError(t, err)
+	require.Len(t, list.GetPodResources(), 1, "one that ended has nothing")
+	require.Equal(t, "lab/trainer", list.GetPodResources()[0].GetNamespace()+"/"+list.GetPodResources()[0].GetName())
+	require.Equal(t, want, of(list.GetPodResources()[0]))
+	one, err := c.Get(t.Context(), &api.GetPodResourcesRequest{PodNamespace: "lab", PodName: "trainer"})
+	require.NoError(t, err)
+	require.Equal(t, want, of(one.GetPodResources()))
+	for _, missing := range []*api.GetPodResourcesRequest{{PodNamespace: "lab", PodName: "ended"}, {PodNamespace: "other", PodName: "trainer"}, {}} {
+		_, err = c.Get(t.Context(), missing)
+		require.Equal(t, codes.NotFound, status.Code(err))
+	}
+	all, err := c.GetAllocatableResources(t.Context(), &api.AllocatableResourcesRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "a.example/nic=n vendor.example/gpu=0@1", text(all.GetDevices()), "the unhealthy one is left out")
+}
+
+// A client that asks in a loop does not keep the agent busy.
+func TestServer_LimitsRequests(t *testing.T) {
+	c := serve(t, podresources.Config{Pods: func() []*corev1.Pod { return nil }, Devices: fakeDevices{}})
+	require.Eventually(t, func() bool {
+		_, err := c.List(t.Context(), &api.ListPodResourcesRequest{})
+		return status.Code(err) == codes.ResourceExhausted
+	}, time.Minute, time.Nanosecond)
+}
+
+func TestNew_ReportsAllErrors(t *testing.T) {
+	_, err := podresources.New(podresources.Config{Path: "relative"})
+	for _, want := range []string{"Config.Path", "Config.Pods", "Config.Devices"} {
+		require.ErrorContains(t, err, want)
+	}
+	_, err = podresources.New(podresources.Config{Path: "/" + strings.Repeat("x", 107), Pods: func() []*corev1.Pod { return nil }, Devices: fakeDevices{}})
+	require.ErrorContains(t, err, "too long")
+}
+
+func TestRun_NeedsItsDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	s, err := podresources.New(podresources.Config{Path: filepath.Join(file, "s"), Pods: func() []*corev1.Pod { return nil }, Devices: fakeDevices{}})
+	require.NoError(t, err)
+	err = s.Run(t.Context())
+	var failed *os.PathError
+	require.True(t, errors.As(err, &failed), "%v", err)
+}

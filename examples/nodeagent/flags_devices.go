@@ -1,0 +1,53 @@
+package main
+
+import (
+	"flag"
+	"log/slog"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/devices"
+	"github.com/sublet-dev/agent/devices/deviceplugin"
+	"github.com/sublet-dev/agent/devices/podresources"
+)
+
+// deviceFlags are about device plugins. A kubelet has fixed paths for both.
+type deviceFlags struct{ pluginDir, resourcesSocket string }
+
+func (f *deviceFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.pluginDir, "device-plugin-dir", "", "directory in which device plugins register, usually /var/lib/kubelet/device-plugins; without it there are none")
+	fs.StringVar(&f.resourcesSocket, "pod-resources-socket", "", "socket of the pod resources API, usually /var/lib/kubelet/pod-resources/kubelet.sock; needs -device-plugin-dir")
+}
+
+func (f *deviceFlags) check(fail func(bad bool, format string, args ...any)) {
+	for name, path := range map[string]string{"device-plugin-dir": f.pluginDir, "pod-resources-socket": f.resourcesSocket} {
+		fail(path != "" && !filepath.IsAbs(path), "-%s %q: must be an absolute path", name, path)
+	}
+	fail(f.resourcesSocket != "" && f.pluginDir == "", "-pod-resources-socket needs -device-plugin-dir: without plugins there are no devices")
+}
+
+// options returns what gives pods the devices of plugins.
+func (f *deviceFlags) options(rootDir string, log *slog.Logger) ([]agent.Option, error) {
+	if f.pluginDir == "" {
+		return nil, nil
+	}
+	m, err := devices.New(devices.Config{StateFile: filepath.Join(rootDir, "devices.json"), Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	opts := []agent.Option{
+		agent.WithInjector(m),
+		agent.WithRunner("device plugins", func(*agent.Components) (agent.Runner, error) {
+			return deviceplugin.New(deviceplugin.Config{Dir: f.pluginDir, Devices: m, Logger: log})
+		}),
+	}
+	if f.resourcesSocket == "" {
+		return opts, nil
+	}
+	return append(opts, agent.WithRunner("pod resources", func(c *agent.Components) (agent.Runner, error) {
+		pods := func() []*corev1.Pod { return c.StatusManager.Pods() }
+		return podresources.New(podresources.Config{Path: f.resourcesSocket, Pods: pods, Devices: m, Logger: log})
+	})), nil
+}

@@ -1,0 +1,68 @@
+// Package unixsocket makes sockets in the file system.
+package unixsocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// Mode is that of a socket: the user of this process alone.
+const Mode = 0o600
+
+// ErrInUse means that another process serves the socket.
+var ErrInUse = errors.New("another process serves the socket")
+
+// Listen makes a socket with mode 0600, in place of one that a process left which does not
+// serve it any more. A file that is no socket is an error, and so is a socket that is
+// served: ErrInUse. Closing the listener removes the socket.
+func Listen(ctx context.Context, path string) (net.Listener, error) {
+	if IsServed(ctx, path) {
+		return nil, fmt.Errorf("%s: %w", path, ErrInUse)
+	}
+	if err := RemoveStale(path); err != nil {
+		return nil, err
+	}
+	config := net.ListenConfig{Control: restrict}
+	listener, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, Mode); err != nil { // where restrict has no effect
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
+// RemoveStale removes a socket that is not served. It leaves other files alone.
+func RemoveStale(path string) error {
+	if info, err := os.Lstat(path); err != nil || info.Mode().Type() != fs.ModeSocket {
+		return nil //nolint:nilerr // the caller sees what is wrong when it uses the path
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// IsServed reports whether a process accepts connections on a socket, or may: only a
+// refused connection proves that none does. It blocks for a second at most.
+func IsServed(ctx context.Context, path string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return true
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return false
+	}
+	info, errStat := os.Lstat(path)
+	return errStat == nil && info.Mode().Type() == fs.ModeSocket
+}

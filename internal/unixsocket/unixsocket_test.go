@@ -1,0 +1,68 @@
+package unixsocket_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/internal/unixsocket"
+)
+
+// socketPath returns a path that is short enough for a socket.
+func socketPath(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "us") //nolint:usetesting // the name of the test would make it too long
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return filepath.Join(dir, "s.sock")
+}
+
+// leave makes a socket as a killed process leaves it.
+func leave(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	require.NoError(t, err)
+	l.SetUnlinkOnClose(false)
+	require.NoError(t, l.Close())
+}
+
+func TestListen_IsForThisUserAlone(t *testing.T) {
+	path := socketPath(t)
+	l, err := unixsocket.Listen(t.Context(), path)
+	require.NoError(t, err)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.EqualValues(t, 0o600, info.Mode().Perm())
+	require.NoError(t, l.Close())
+	require.NoFileExists(t, path)
+}
+
+func TestListen_ReplacesWhatAKilledProcessLeft(t *testing.T) {
+	path := socketPath(t)
+	leave(t, path)
+	l, err := unixsocket.Listen(t.Context(), path)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+}
+
+func TestListen_LeavesThoseOfOthersAlone(t *testing.T) {
+	path := socketPath(t)
+	l, err := unixsocket.Listen(t.Context(), path)
+	require.NoError(t, err)
+	_, err = unixsocket.Listen(t.Context(), path)
+	require.ErrorIs(t, err, unixsocket.ErrInUse)
+	require.ErrorContains(t, err, path)
+	conn, err := net.Dial("unix", path)
+	require.NoError(t, err, "it is still served")
+	require.NoError(t, conn.Close())
+	require.NoError(t, l.Close())
+
+	require.NoError(t, os.WriteFile(path, []byte("notes"), 0o600))
+	_, err = unixsocket.Listen(t.Context(), path)
+	require.Error(t, err)
+	require.NoError(t, unixsocket.RemoveStale(path))
+	require.FileExists(t, path)
+}
