@@ -51,6 +51,7 @@ var allowedImports = map[string][]string{
 	"logrotate":               {"internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
 	"server":                  {"internal/unixsocket", "runtime"},
 	"server/kubeauth":         {},
+	"server/ui":               {"timeline"},
 	"e2e":                     {},
 	"test/bench":              {},
 	"test/scenario":           {},

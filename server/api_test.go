@@ -108,7 +108,7 @@ func TestServer_ErrorsOfTheNode(t *testing.T) {
 func TestServer_DisabledPaths(t *testing.T) {
 	n := serveSecure(t, func(cfg *server.Config) {
 		cfg.Logs, cfg.Streams, cfg.Commands, cfg.Checkpointer = nil, nil, nil, nil
-		cfg.RunningPods, cfg.Summary, cfg.Configz, cfg.Flagz, cfg.Handlers, cfg.Checks = nil, nil, nil, nil, nil, nil
+		cfg.RunningPods, cfg.Summary, cfg.Configz, cfg.Flagz, cfg.Handlers, cfg.Checks, cfg.UI = nil, nil, nil, nil, nil, nil, nil
 	})
 	c := n.client(t)
 	for _, p := range paths {

@@ -130,7 +130,7 @@ func verbs(method string) string {
 func subresources(path string) []string {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch first {
-	case "pods", "runningpods":
+	case "pods", "runningpods", "ui":
 		return []string{"pods", "proxy"}
 	case "healthz":
 		return []string{"healthz", "proxy"}

@@ -52,6 +52,14 @@ var paths = []struct {
 	{"GET", "/portForward/default/web", 400, "create", []string{"proxy"}},
 	{"POST", "/portForward/default/web/uid-1", 400, "create", []string{"proxy"}},
 	{"POST", "/checkpoint/default/web/app", 200, "create", []string{"checkpoint"}},
+	{"GET", "/ui", 307, "get", []string{"pods", "proxy"}},
+	{"GET", "/ui/", 200, "get", []string{"pods", "proxy"}},
+	{"GET", "/ui/state", 200, "get", []string{"pods", "proxy"}},
+	{"GET", "/ui/events", 200, "get", []string{"pods", "proxy"}},
+	{"GET", "/ui/pods/uid-1", 200, "get", []string{"pods", "proxy"}},
+	{"POST", "/ui/", 405, "create", []string{"proxy"}},
+	{"GET", "/debug/pprof/", 405, "get", []string{"proxy"}},
+	{"GET", "/debug/pprof/profile", 405, "get", []string{"proxy"}},
 	{"GET", "/nowhere", 404, "get", []string{"proxy"}},
 	{"PUT", "/pods", 405, "update", []string{"proxy"}},
 	{"DELETE", "/pods", 405, "delete", []string{"proxy"}},
@@ -216,7 +224,7 @@ func TestServer_SensitivePathsNeedTLSAndAuthorization(t *testing.T) {
 			r, err := http.NewRequestWithContext(t.Context(), p.method, "http://"+addr+p.path, http.NoBody)
 			require.NoError(t, err)
 			r.Header.Set("Authorization", "Bearer good")
-			resp, err := http.DefaultClient.Do(r)
+			resp, err := http.DefaultTransport.RoundTrip(r) // redirects are not followed
 			require.NoError(t, err)
 			require.NoError(t, resp.Body.Close())
 			want := p.status

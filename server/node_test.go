@@ -86,6 +86,7 @@ func (n *fakeNode) config() server.Config {
 		Configz:     func() any { return map[string]string{"rootDir": "/var/lib/sublet"} },
 		Flagz:       func() map[string]string { return map[string]string{"v": "2", "node": "n"} },
 		Checks:      []server.HealthCheck{{Name: "syncloop", Check: func() error { return nil }}},
+		UI:          http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "page "+r.URL.Path) }),
 		Handlers: map[string]http.Handler{"/metrics": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "up 1\n")
 		})},
@@ -260,6 +261,7 @@ func serveSecure(t *testing.T, change ...func(*server.Config)) *secureNode {
 func (n *secureNode) client(t *testing.T, certs ...tls.Certificate) *http.Client {
 	t.Helper()
 	c := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: n.tls(certs...)}}
+	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	t.Cleanup(c.CloseIdleConnections)
 	return c
 }

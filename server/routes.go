@@ -72,6 +72,8 @@ func (s *Server) register() {
 			s.handle(method+"/portForward"+target, streams, s.portForward)
 		}
 	}
+	s.registerUI()
+	s.registerPprof()
 	for path, h := range s.cfg.Handlers {
 		s.handle(path, route{}, h.ServeHTTP)
 	}
@@ -123,6 +125,6 @@ func (s *Server) trusted(r *http.Request) bool {
 
 // used reports whether a path of Config.Handlers is one of the server's own.
 func used(path string) bool {
-	return slices.Contains([]string{"healthz", "pods", "problems", "runningpods", "configz", "flagz", "statusz", "logs", "containerLogs", "checkpoint", "run", "exec", "attach", "portForward"},
-		strings.Split(strings.TrimPrefix(path, "/")+"/", "/")[0]) || path == "/stats/summary"
+	return slices.Contains([]string{"healthz", "pods", "problems", "runningpods", "configz", "flagz", "statusz", "logs", "containerLogs", "checkpoint", "run", "exec", "attach", "portForward", "ui"},
+		strings.Split(strings.TrimPrefix(path, "/")+"/", "/")[0]) || path == "/stats/summary" || strings.HasPrefix(path, "/debug/pprof")
 }

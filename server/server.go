@@ -78,7 +78,10 @@ type Config struct {
 	Summary func(ctx context.Context, onlyCPUAndMemory bool) (any, error)
 	Configz func() any               // the configuration, as JSON, of /configz. It must contain no secret
 	Flagz   func() map[string]string // the flags of the process, of /flagz. They must contain no secret
+	UI      http.Handler             // of /ui/, a page for people: a ui.Page. Its paths begin after /ui
 	LogDir  string                   // of /logs/, such as /var/log. Links that lead out of it are not followed
+
+	Profiling bool // serves /debug/pprof/: profiles of this process
 
 	MaxConnections    int           // further ones wait; default: 256
 	MaxStreams        int           // logs that are followed, and streams of exec, attach and port-forward; further ones get status 429; default: half of MaxConnections

@@ -16,6 +16,7 @@ import (
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
+	"github.com/sublet-dev/agent/timeline"
 )
 
 // quickstart runs the samples until ctx is done, terminates them and prints a
@@ -35,6 +36,7 @@ func quickstart(ctx context.Context, out *os.File, span time.Duration) (err erro
 	if err := copySamples(manifests, notes); err != nil {
 		return err
 	}
+	history := timeline.New(timeline.Config{})
 	runtime, err := hostRuntime(dir)
 	if err != nil {
 		return err
@@ -42,7 +44,12 @@ func quickstart(ctx context.Context, out *os.File, span time.Duration) (err erro
 	defer func() { err = errors.Join(err, runtime.Close()) }()
 
 	b := newBoard(out)
-	a, err := newAgent(runtime, filepath.Join(dir, "root"), manifests, b)
+	servePage, url, err := newPage(ctx, history)
+	if err != nil {
+		return err
+	}
+	b.note("a page with the timeline of each pod: " + url)
+	a, err := newAgent(runtime, filepath.Join(dir, "root"), manifests, b, history, servePage)
 	if err != nil {
 		return err
 	}
@@ -73,12 +80,12 @@ func quickstart(ctx context.Context, out *os.File, span time.Duration) (err erro
 }
 
 // newAgent returns an agent that terminates its pods when it stops.
-func newAgent(runtime *embedded.Runtime, root, manifests string, b *board) (*agent.Agent, error) {
+func newAgent(runtime *embedded.Runtime, root, manifests string, b *board, history *timeline.History, page agent.Runner) (*agent.Agent, error) {
 	cc, err := runtime.Dial()
 	if err != nil {
 		return nil, err
 	}
-	client, err := cri.New(cc, cri.Config{})
+	client, err := cri.New(cc, cri.Config{Recorder: b, Hooks: history.CRI()})
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +98,14 @@ func newAgent(runtime *embedded.Runtime, root, manifests string, b *board) (*age
 		agent.WithStatusSink(b),
 		agent.WithRecorder(b),
 		agent.WithConfig(podworkers.DrainConfig{Timeout: 15 * time.Second}),
+		agent.WithHooks(agent.Hooks{
+			PodManager: history.PodManager(), PodWorkers: history.PodWorkers(), PodSync: history.PodSync(), Status: history.Status(),
+			Housekeeper: history.Housekeeper(), ContainerGC: history.ContainerGC(),
+		}),
+		agent.WithRunner("timeline", func(c *agent.Components) (agent.Runner, error) {
+			return timeline.Sampler{History: history, Usage: c.Stats, Capacity: c.Node.Capacity}, nil
+		}),
+		agent.WithRunner("page", func(*agent.Components) (agent.Runner, error) { return page, nil }),
 	)
 }
 
