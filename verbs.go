@@ -16,8 +16,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Operator returns the operations on pods by object instead of by name, such as package
-// server uses them.
+// Operator returns the operations on pods by object instead of by name, such as package server uses them.
 func (a *Agent) Operator() *podops.Operator { return a.operator }
 
 // Pod returns a pod by its name. See podops.Operator.Pod.
@@ -25,18 +24,16 @@ func (a *Agent) Pod(namespace, name string) (*corev1.Pod, error) {
 	return a.operator.Pod(namespace, name)
 }
 
-// Watch yields the pods that there are and then their changes, until ctx is done. A slow
-// caller gets the newest states, and how many it has missed. See podwatch.Hub.Watch.
+// Watch yields the pods that there are and then their changes, until ctx is done. A slow caller gets the newest states, and
+// how many it has missed. See podwatch.Hub.Watch.
 func (a *Agent) Watch(ctx context.Context) iter.Seq[podwatch.Event] { return a.c.watchers.Watch(ctx) }
 
-// Logs writes the log of a container of a pod, whose name may be empty if there is only
-// one. See podlogs.Reader.Copy.
+// Logs writes the log of a container of a pod, whose name may be empty if there is only one. See podlogs.Reader.Copy.
 func (a *Agent) Logs(ctx context.Context, namespace, name string, o *corev1.PodLogOptions, stdout, stderr io.Writer) error {
 	return a.operator.Logs(ctx, namespace, name, o, stdout, stderr)
 }
 
-// Exec runs a command in a container of a pod, with the streams of o. Another exit code
-// than 0 is a podstream.ExitError.
+// Exec runs a command in a container of a pod, with the streams of o. Another exit code than 0 is a podstream.ExitError.
 func (a *Agent) Exec(ctx context.Context, namespace, name, container string, command []string, o podstream.Options) error {
 	return a.operator.Exec(ctx, namespace, name, container, command, o)
 }
@@ -51,8 +48,7 @@ func (a *Agent) PortForward(ctx context.Context, namespace, name string) (*podst
 	return a.operator.PortForward(ctx, namespace, name)
 }
 
-// Restart restarts one container of a pod or, for an empty name, the pod with its sandbox.
-// See podops.Operator.RestartContainer and RestartPod.
+// Restart restarts one container of a pod or, for an empty name, the pod with its sandbox. See podops.Operator.Restart.
 func (a *Agent) Restart(ctx context.Context, namespace, name, container string) error {
 	return a.operator.Restart(ctx, namespace, name, container)
 }
