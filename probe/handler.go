@@ -89,11 +89,15 @@ func (m *Manager) exec(ctx context.Context, t target, command []string) probeOut
 	case err != nil:
 		return unknown(err)
 	case code != 0:
-		out = out[:min(len(out), maxMessage)]
-		return failed("exit code %d: %s", code, strings.TrimSpace(strings.ToValidUTF8(string(out), "")))
+		return failed("exit code %d: %s", code, text(out))
 	default:
 		return succeeded()
 	}
+}
+
+// text returns what a container has written as a part of a message.
+func text(b []byte) string {
+	return strings.TrimSpace(strings.ToValidUTF8(string(b[:min(len(b), maxMessage)]), ""))
 }
 
 // expand replaces references to the environment variables of the container that have a

@@ -72,7 +72,8 @@ func TestHTTPProbe_Responses(t *testing.T) {
 		{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", runtime.ProbeSuccess, ""},
 		{"HTTP/1.1 101 Switching Protocols\r\n\r\n", runtime.ProbeFailure, "status 101"},
 		{"HTTP/1.1 204 No Content\r\n\r\n", runtime.ProbeSuccess, ""},
-		{"HTTP/1.1 302 Found\r\nLocation: http://example.com/x\r\nContent-Length: 0\r\n\r\n", runtime.ProbeSuccess, "status 302 redirects to another host, which is not probed"},
+		{"HTTP/1.1 302 Found\r\nLocation: http://example.com/x\r\nContent-Length: 6\r\n\r\nFound\n", runtime.ProbeSuccess, "Probe terminated redirects, Response body: Found"},
+		{"HTTP/1.1 307 Temporary\r\nLocation: http://example.com/x\r\nContent-Length: 5000\r\n\r\n" + strings.Repeat("y", 5000), runtime.ProbeSuccess, strings.Repeat("y", maxMessage)},
 		{"HTTP/1.1 399 Odd\r\nContent-Length: 0\r\n\r\n", runtime.ProbeSuccess, ""},
 		{"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n", runtime.ProbeFailure, "status 400"},
 		{"HTTP/1.1 503 Down\r\nContent-Length: 6\r\n\r\nsecret", runtime.ProbeFailure, "status 503"},
@@ -89,6 +90,7 @@ func TestHTTPProbe_Responses(t *testing.T) {
 			assert.Equal(t, tt.want, f.result, f.message)
 			assert.Contains(t, f.message, tt.message)
 			assert.NotContains(t, f.message, "secret")
+			assert.Less(t, len(f.message), maxMessage+100)
 		})
 	}
 }

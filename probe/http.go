@@ -60,14 +60,16 @@ func (m *Manager) get(ctx context.Context, t target, a *corev1.HTTPGetAction) pr
 	}
 	defer res.Body.Close() //nolint:errcheck // it was only read
 	// The response counts when it was received, up to the limit.
-	if _, err := io.Copy(io.Discard, io.LimitReader(res.Body, maxOutput)); err != nil {
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxOutput))
+	if err != nil {
 		return failed("%s", connectionError(ctx, err, t))
 	}
 	switch {
 	case res.StatusCode < 200 || res.StatusCode >= 400:
 		return failed("status %d", res.StatusCode)
 	case res.StatusCode >= 300 && res.Header.Get("Location") != "":
-		return probeOutcome{runtime.ProbeSuccess, fmt.Sprintf("status %d redirects to another host, which is not probed", res.StatusCode)}
+		// The kubelet's words, which clients look for in events.
+		return probeOutcome{runtime.ProbeSuccess, "Probe terminated redirects, Response body: " + text(body)}
 	default:
 		return succeeded()
 	}
