@@ -61,11 +61,11 @@ func start(t *testing.T, binary string, flags ...string) *APIServer {
 		t.Skip("etcd is missing; install the package etcd-server")
 	}
 	s := &APIServer{t: t, dir: t.TempDir(), ca: newAuthority(t)}
-	etcdURL, peerURL := "http://"+freeAddress(t), "http://"+freeAddress(t)
+	etcdURL, peerURL := "http://"+FreeAddress(t), "http://"+FreeAddress(t)
 	s.run(exec.Command(etcd, "--data-dir", s.path("etcd"), "--listen-client-urls", etcdURL, "--advertise-client-urls", etcdURL,
 		"--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL, "--initial-cluster", "default="+peerURL,
 		"--unsafe-no-fsync", "--log-level", "error"), "etcd.log")
-	s.host = freeAddress(t)
+	s.host = FreeAddress(t)
 	_, port, err := net.SplitHostPort(s.host)
 	require.NoError(t, err)
 
@@ -165,8 +165,8 @@ func (s *APIServer) run(cmd *exec.Cmd, log string) {
 	})
 }
 
-// freeAddress returns a loopback address that no one listens on.
-func freeAddress(t *testing.T) string {
+// FreeAddress returns a loopback address that no one listens on.
+func FreeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -82,7 +82,7 @@ func startAgent(t *testing.T, node *containerdtest.Node, cluster *kubetest.APISe
 	cert, key := cluster.Certificate("node", "")
 	agent := exec.Command(binary,
 		"-kubeconfig", cluster.Kubeconfig("system:node:"+nodeName, "system:nodes"), "-node-name", nodeName, "-node-ip", nodeName,
-		"-tls-cert-file", cert, "-tls-private-key-file", key, "-client-ca-file", cluster.CAFile(), "-listen", "",
+		"-tls-cert-file", cert, "-tls-private-key-file", key, "-client-ca-file", cluster.CAFile(), "-listen", "", "-listen-https", kubetest.FreeAddress(t),
 		"-runtime-endpoint", node.Endpoint(), "-root-dir", filepath.Join(node.Shared, "agent"), "-pod-logs-dir", filepath.Join(node.Shared, "logs"),
 		"-cgroup-root", node.CgroupParent, "-image-gc-high-threshold", "100", "-eviction-hard", "memory.available<100Mi,nodefs.available<1%,imagefs.available<1%")
 	file, err := os.Create(log)
