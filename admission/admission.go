@@ -104,7 +104,7 @@ func New(cfg Config) (*Admitter, error) {
 	}
 	a := &Admitter{cfg: cfg}
 	// Cheap checks first, and those whose result does not depend on other pods.
-	a.checks = []check{a.features, a.system, a.sysctls, a.nodeName, a.affinity, a.taints, a.checkResources, a.ports}
+	a.checks = []check{a.system, a.features, a.sysctls, a.nodeName, a.affinity, a.taints, a.checkResources, a.ports}
 	return a, nil
 }
 

@@ -79,9 +79,10 @@ func (m *Manager) memoryDir(r *request, rel string) error {
 	if is, err := r.dir.isMountPoint(rel); is || err != nil {
 		return err
 	}
-	o := tmpfsOptions{mode: 0o777, gid: fsGroup(r.pod), bytes: m.memoryBytes(r)}
+	// As of every tmpfs: users delete only their own files. Directories of subPaths inherit it.
+	o := tmpfsOptions{mode: 0o1777, gid: fsGroup(r.pod), bytes: m.memoryBytes(r)}
 	if o.gid != nil {
-		o.mode = 0o2777
+		o.mode = 0o3777
 	}
 	return m.mount.tmpfs(filepath.Join(r.dir.path, rel), o)
 }

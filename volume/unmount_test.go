@@ -78,7 +78,7 @@ func TestMount_Memory(t *testing.T) {
 	}
 	var st unix.Stat_t
 	require.NoError(t, unix.Stat(v["small"].HostPath, &st))
-	assert.Equal(t, uint32(0o2777), st.Mode&0o7777)
+	assert.Equal(t, uint32(0o3777), st.Mode&0o7777)
 	assert.Equal(t, uint32(77), st.Gid)
 	mount(t, m, p, s)
 	table, err := mounts.Below(m.cfg.Root)
