@@ -217,8 +217,12 @@ func TestFailuresAreNamed(t *testing.T) {
 			if tc.edit != nil {
 				tc.edit(pod)
 			}
-			applied := f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
+			rec := &fakeRecorder{}
+			applied := f.client(t, Config{Recorder: rec}).Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
 			require.Len(t, applied.Failures, 1)
+			if strings.HasPrefix(tc.reason, "CreateContainer") || tc.reason == "RunContainerError" {
+				assert.Contains(t, rec.text(), "Failed Error: "+applied.Failures[tc.container].Message)
+			}
 			assert.Equal(t, tc.reason, applied.Failures[tc.container].Reason)
 			assert.Error(t, applied.Failures[tc.container].Err)
 		})

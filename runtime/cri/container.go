@@ -12,6 +12,7 @@ import (
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/images"
 )
 
 // startContainer brings one container from its image to running.
@@ -26,7 +27,10 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 	}
 	config, err := t.containerConfig(ctx, spec, a, image)
 	if err != nil {
-		return withReason("CreateContainerConfigError", err) // an image volume's has one
+		if _, isPull := errors.AsType[*images.PullError](err); !isPull { // of an image volume, which has an event of its own
+			t.emitFailure(ctx, "Failed", err)
+		}
+		return withReason("CreateContainerConfigError", err)
 	}
 	if err := t.acquireSlot(ctx); err != nil {
 		return err
