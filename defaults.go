@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/sublet-dev/agent/admission"
 	"github.com/sublet-dev/agent/cgroup"
@@ -226,6 +227,9 @@ func NewEviction(c *Components) (Eviction, error) {
 func newPodManager(c *Components) (*syncloop.PodManager, error) {
 	if c.Node.UnsupportedFields == nil {
 		c.Node.UnsupportedFields = podspec.UnsupportedWith(c.Objects)
+		if runtime.RunsPods(c.Runtime) { // and rejects what it does not support
+			c.Node.UnsupportedFields = func(*corev1.Pod) field.ErrorList { return nil }
+		}
 	}
 	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
 	podsync.NotifyHealth(injectors.Injectors, func(uid types.UID) { c.PodWorkers.Requeue(uid, podworkers.RequeueNow) })
@@ -347,7 +351,7 @@ func (c *Components) evictor() podworkers.Evictor {
 
 // nodeInfo returns what statuses report about the node.
 func (c *Components) nodeInfo() status.NodeInfo {
-	return status.NodeInfo{HostIPs: c.Node.IPs, RuntimeName: c.RuntimeState.Name()}
+	return status.NodeInfo{HostIPs: c.Node.IPs, RuntimeName: c.RuntimeState.Name(), RunsPods: runtime.RunsPods(c.Runtime)}
 }
 
 // podKiller requests the termination of a pod from the workers, which are built later.

@@ -20,6 +20,7 @@ var allowedImports = map[string][]string{
 	"podspec":                 {},
 	"runtime":                 {"internal/capability", "internal/monotonic", "podspec"},
 	"runtime/cri":             {"internal/podnet", "internal/safe", "podspec", "runtime", "runtime/cri/internal/images", "runtime/cri/internal/translate"},
+	"runtime/provider":        {"internal/safe", "podspec", "podstream", "runtime"},
 	"runtime/embedded":        {"internal/capability", "internal/safe", "runtime/embedded/internal/reference", "runtime/embedded/internal/signals"},
 	"runtime/embedded/stream": {"runtime/embedded"},
 	"runtime/runtimetest":     {},

@@ -37,7 +37,7 @@ func difference(previous, current runtime.Pod) []Event {
 			d.emit(ContainerChanged, item)
 		}
 	}
-	if len(d.events) == 0 && !slices.Equal(addresses(previous), addresses(current)) {
+	if len(d.events) == 0 && (!slices.Equal(addresses(previous), addresses(current)) || !sameObject(previous.Object, current.Object)) {
 		d.events = append(d.events, Event{Type: PodSync, UID: d.uid})
 	}
 	return d.events

@@ -17,7 +17,8 @@ type EventType uint8
 // is running and one that is not ready has died.
 const (
 	// PodSync: the pod must be synced although no container changed its state. Its
-	// IP addresses changed, or its inspection succeeded after failures.
+	// IP addresses or the status of its object changed, or its inspection succeeded
+	// after failures.
 	PodSync EventType = iota
 	// ContainerStarted: the container is running and was not at the previous
 	// inspection.

@@ -200,6 +200,9 @@ const unlistedFingerprint = 1
 // without any.
 func (g *Generator) fingerprint(p *runtime.Pod) uint64 {
 	var sum uint64
+	if p.Object != nil {
+		sum = g.objectFingerprint(p.Object)
+	}
 	for i := range p.Sandboxes {
 		s := &p.Sandboxes[i]
 		sum += mix64(maphash.String(g.seed, s.ID) + uint64(s.State))

@@ -46,7 +46,8 @@ type PodCache interface {
 	Get(uid types.UID) (runtime.Pod, bool)
 }
 
-// Runtime ends containers and runs commands in them. *cri.Client is one.
+// Runtime ends containers and runs commands in them. *cri.Client is one. It can have the
+// capability runtime.PodLogReader.
 type Runtime interface {
 	Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, opts runtime.RunOptions) runtime.ApplyResult
 	Exec(ctx context.Context, containerID string, command []string, timeout time.Duration, limit int) (output []byte, exitCode int, err error)
@@ -171,6 +172,9 @@ func (o *Operator) running(pod *corev1.Pod, container string) (*runtime.Containe
 		return nil, err
 	}
 	c := observed.LatestContainer(container)
+	if observed.Object != nil {
+		c = observed.ObjectContainer(pod, container)
+	}
 	switch {
 	case c == nil:
 		return nil, fmt.Errorf("container %q of pod %s/%s: %w%s", container, pod.Namespace, pod.Name, runtime.ErrNotFound, waitingReason(pod, container))
@@ -190,6 +194,12 @@ func (o *Operator) ReadLog(ctx context.Context, pod *corev1.Pod, opts *corev1.Po
 	observed, err := o.observed(pod)
 	if err != nil {
 		return err
+	}
+	if reader, ok := runtime.Capability[runtime.PodLogReader](o.cfg.Runtime); ok {
+		if runtime.ContainerSpec(pod, name) == nil {
+			return fmt.Errorf("container %q of pod %s/%s: %w", name, pod.Namespace, pod.Name, runtime.ErrNotFound)
+		}
+		return reader.ReadLog(ctx, pod, name, opts, stdout, stderr)
 	}
 	c, err := podlogs.Find(observed, name, opts.Previous && !isPrevious(observed.LatestContainer(name), pod))
 	if err != nil {
@@ -298,6 +308,9 @@ func (o *Operator) PortForwardURL(ctx context.Context, pod *corev1.Pod, opts *co
 		return nil, err
 	}
 	sandbox := observed.ReadySandbox()
+	if observed.Object != nil && observed.CouldHaveRunningContainers() {
+		sandbox = &runtime.Sandbox{ID: string(pod.UID)} // see runtime.SplitObjectID
+	}
 	if sandbox == nil {
 		return nil, fmt.Errorf("sandbox of pod %s/%s: %w%s", pod.Namespace, pod.Name, runtime.ErrNotFound, waitingReason(pod, ""))
 	}

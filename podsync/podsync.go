@@ -17,7 +17,7 @@ import (
 )
 
 // Runtime executes plans. Its errors name the call that failed. It can have the
-// capability runtime.PodUpdater.
+// capabilities runtime.PodUpdater and runtime.PodSyncer.
 type Runtime interface {
 	// Apply executes plan in order. The failure of one container does not stop the
 	// others.
@@ -242,6 +242,7 @@ type podState struct {
 
 	inRuntime      bool // the last sync observed a sandbox
 	volumesMounted bool // the last sync mounted all volumes
+	hasObject      bool // an earlier sync observed an object; see runtime.PodSyncer
 }
 
 // New returns a Syncer. It does no I/O.

@@ -109,6 +109,10 @@ func (s *Syncer) syncAdmitted(ctx context.Context, pod *corev1.Pod, observed run
 			return runtime.SyncResult{RequeueAt: time.Now()}, err
 		}
 	}
+	if syncer, ok := runtime.Capability[runtime.PodSyncer](s.cfg.Runtime); ok {
+		defer func() { st.hasObject = observed.Object != nil }()
+		return s.syncPod(ctx, syncer, pod, observed, st, report)
+	}
 	now := time.Now()
 	input := runtime.PlanInput{
 		Pod: st.withEnds(observed, now), Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts,

@@ -99,7 +99,7 @@ func drainUnadopted(ctx context.Context, cfg *DrainConfig) error {
 	}
 	for i := range pods {
 		p := &pods[i]
-		if len(p.Sandboxes) == 0 || !slices.Contains(cfg.Sources, p.Sandboxes[0].Source) || cfg.Workers.IsKnown(p.UID) {
+		if p.IsEmpty() || !slices.Contains(cfg.Sources, p.Source()) || cfg.Workers.IsKnown(p.UID) {
 			continue
 		}
 		if pod := specs[p.UID]; pod != nil {

@@ -28,6 +28,9 @@ func podGracePeriod(pod *corev1.Pod) time.Duration {
 // orphanGracePeriod returns the longest grace period in the labels of the pod's
 // sandboxes and containers.
 func orphanGracePeriod(observed runtime.Pod) time.Duration {
+	if observed.Object != nil {
+		return podGracePeriod(observed.Object)
+	}
 	var grace time.Duration
 	for i := range observed.Sandboxes {
 		grace = max(grace, observed.Sandboxes[i].GracePeriod)

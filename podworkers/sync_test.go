@@ -3,6 +3,7 @@ package podworkers_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -292,6 +293,16 @@ func TestWorkers_OrphanHasSource(t *testing.T) {
 		synctest.Wait()
 		assert.EqualValues(t, "p", got.UID)
 		assert.False(t, podspec.IsStatic(got), "the sandbox has the annotation of a pod that is not static")
+
+		object := newTestPod("q")
+		object.Annotations = map[string]string{podspec.AnnotationSource: "cloud", podspec.AnnotationStatic: "false", "other": "x"}
+		object.Spec.TerminationGracePeriodSeconds = new(int64(7))
+		w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: "q", Object: object}})
+		synctest.Wait()
+		delete(object.Annotations, "other")
+		assert.EqualValues(t, "q", got.UID)
+		assert.Equal(t, object.Annotations, got.Annotations, "of an object")
+		assert.Contains(t, strings.Join(f.take(), " "), "grace=7s")
 	})
 }
 

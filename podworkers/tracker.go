@@ -111,6 +111,13 @@ func (t *tracker) updateOrphan(s *podState, u Update, now time.Time) []effect {
 // orphanPod returns the pod that a Syncer gets for an orphan.
 func orphanPod(observed *runtime.Pod) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: observed.UID, Namespace: observed.Namespace, Name: observed.Name}}
+	if o := observed.Object; o != nil {
+		for _, name := range []string{podspec.AnnotationSource, podspec.AnnotationStatic} {
+			if value, ok := o.Annotations[name]; ok {
+				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, name, value)
+			}
+		}
+	}
 	for i := range observed.Sandboxes {
 		sandbox := &observed.Sandboxes[i]
 		if sandbox.Source == "" {

@@ -2,10 +2,12 @@ package runtime
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/url"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/capability"
@@ -22,8 +24,8 @@ import (
 //
 // The capabilities are ContainerRemover, LogReopener, ImageStore, ImageUser,
 // ImageFSReporter, SandboxImageReporter, ContainerStatsReporter,
-// CgroupDriverReporter, TimestampedWatcher, PodUpdater, PodDialer, Streamer and
-// OwnerSetter.
+// CgroupDriverReporter, TimestampedWatcher, PodUpdater, PodDialer, Streamer, PodSyncer,
+// PodLogReader and OwnerSetter.
 func Capability[T any](rt any) (T, bool) { return capability.Of[T](rt) }
 
 // ContainerRemover is the capability of a runtime that keeps exited containers until
@@ -115,6 +117,27 @@ type Streamer interface {
 
 // Streams are the streams of a process that a client uses. A terminal has no Stderr.
 type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
+
+// PodSyncer is the capability of a runtime that runs pods as they are, and not sandboxes
+// and containers: package provider has one. It observes pods as Pod.Object, whose status is
+// reported unchanged. The agent makes no plan for such a pod, and neither prepares
+// anything on the node for it, such as volumes and cgroups, nor probes its containers.
+// Runtime.Kill and Remove terminate and delete it.
+type PodSyncer interface {
+	// SyncPod creates the pod if observed has no Object, and brings it up to date
+	// otherwise. An error that wraps ErrInvalid says that it can never be created: the
+	// phase of the pod becomes Failed. After another error the call is made again, with
+	// back-off. Calls for one pod do not overlap.
+	SyncPod(ctx context.Context, pod *corev1.Pod, observed Pod) (SyncResult, error)
+}
+
+// PodLogReader is the capability of a runtime that does not write the logs of containers
+// to files of the node.
+type PodLogReader interface {
+	// ReadLog copies the log of a container, as opts say. A nil writer discards its
+	// stream.
+	ReadLog(ctx context.Context, pod *corev1.Pod, container string, opts *corev1.PodLogOptions, stdout, stderr io.Writer) error
+}
 
 // OwnerSetter is the capability of a runtime that can be shared: it labels what it
 // creates with its owner, and leaves the pods of other owners out of all results. An

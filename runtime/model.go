@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // Pod is the observed state of one pod. A Pod is read-only once it has been passed on:
@@ -20,6 +22,10 @@ type Pod struct {
 
 	Sandboxes  []Sandbox   // newest attempt first
 	Containers []Container // of all sandboxes, newest attempt first
+
+	// Object is the pod as a PodSyncer reports it, with its status. Such a runtime has no
+	// Sandboxes and Containers. nil: it does not have the pod, or runs containers.
+	Object *corev1.Pod
 
 	// ObservedAt is when the inspection began: every change before it is included.
 	// Zero for a listing.
@@ -125,9 +131,27 @@ type Handler struct {
 	RecursiveReadOnlyMounts, UserNamespaces bool
 }
 
-// IsEmpty reports whether the pod has no sandbox and no container: it is not in the
-// runtime.
-func (p *Pod) IsEmpty() bool { return len(p.Sandboxes)+len(p.Containers) == 0 }
+// IsEmpty reports whether the pod has no sandbox, no container and no Object: it is not in
+// the runtime.
+func (p *Pod) IsEmpty() bool { return len(p.Sandboxes)+len(p.Containers) == 0 && p.Object == nil }
+
+// Source returns the source that the pod was made from, "" if that is unknown.
+func (p *Pod) Source() string {
+	if p.Object != nil {
+		return p.Object.Annotations[podspec.AnnotationSource]
+	}
+	for i := range p.Sandboxes {
+		if s := p.Sandboxes[i].Source; s != "" {
+			return s
+		}
+	}
+	for i := range p.Containers {
+		if s := p.Containers[i].Annotations[podspec.AnnotationSource]; s != "" {
+			return s
+		}
+	}
+	return ""
+}
 
 // LatestContainer returns the newest container of that name, or nil.
 func (p *Pod) LatestContainer(name string) *Container {
@@ -140,8 +164,12 @@ func (p *Pod) LatestContainer(name string) *Container {
 }
 
 // CouldHaveRunningContainers reports whether any container runs or may run. Unknown
-// containers may run, created ones do not.
+// containers may run, created ones do not. Those of an Object may run until its phase is
+// terminal.
 func (p *Pod) CouldHaveRunningContainers() bool {
+	if p.Object != nil && !podspec.IsTerminalPhase(p.Object.Status.Phase) {
+		return true
+	}
 	for i := range p.Containers {
 		if p.Containers[i].State == Running || p.Containers[i].State == Unknown {
 			return true

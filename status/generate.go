@@ -20,6 +20,9 @@ type NodeInfo struct {
 	// HasRecursiveReadOnlyMounts reports whether the runtime can make mounts read-only
 	// together with all mounts below them.
 	HasRecursiveReadOnlyMounts bool
+	// RunsPods reports whether the runtime is a runtime.PodSyncer: the status of a pod is
+	// that of its object in the runtime, and nothing is derived from containers.
+	RunsPods bool
 }
 
 // Generate returns the status of a pod. It is pure: now is used for the start time
@@ -38,6 +41,9 @@ type NodeInfo struct {
 // that is missing was removed.
 func Generate(pod *corev1.Pod, r runtime.Report, previous corev1.PodStatus, env NodeInfo, now time.Time) corev1.PodStatus {
 	g := generator{pod: pod, report: &r, previous: &previous, env: &env, now: stamp(now)}
+	if env.RunsPods {
+		return g.reportedStatus()
+	}
 	g.all = runtime.RestartAllStatusOf(pod, &r.Observed)
 	g.initDone = g.observed() && runtime.Initialized(pod, &r.Observed)
 	st := corev1.PodStatus{
@@ -119,15 +125,7 @@ func (g *generator) startTime() *metav1.Time {
 // addresses sets the addresses of the host and the pod. A pod without a ready
 // sandbox keeps the ones it had.
 func (g *generator) addresses(st *corev1.PodStatus) {
-	for _, ip := range g.env.HostIPs {
-		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
-	}
-	if len(st.HostIPs) == 0 {
-		st.HostIPs = g.previous.HostIPs
-	}
-	if len(st.HostIPs) > 0 {
-		st.HostIP = st.HostIPs[0].IP
-	}
+	g.hostAddresses(st)
 	sandbox := g.report.Observed.ReadySandbox()
 	switch {
 	case sandbox == nil:
@@ -145,6 +143,18 @@ func (g *generator) addresses(st *corev1.PodStatus) {
 	}
 	if len(st.PodIPs) > 0 {
 		st.PodIP = st.PodIPs[0].IP
+	}
+}
+
+func (g *generator) hostAddresses(st *corev1.PodStatus) {
+	for _, ip := range g.env.HostIPs {
+		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
+	}
+	if len(st.HostIPs) == 0 {
+		st.HostIPs = g.previous.HostIPs
+	}
+	if len(st.HostIPs) > 0 {
+		st.HostIP = st.HostIPs[0].IP
 	}
 }
 

@@ -35,6 +35,7 @@ func inputs(pod *corev1.Pod, r *runtime.Report, env NodeInfo) *generateInputs {
 func (s *generateInputs) equal(o *generateInputs) bool {
 	return s.pod == o.pod &&
 		s.observed.UID == o.observed.UID && s.observed.ObservedAt.Equal(o.observed.ObservedAt) &&
+		s.observed.Object == o.observed.Object && s.env.RunsPods == o.env.RunsPods &&
 		sameMemory(s.observed.Sandboxes, o.observed.Sandboxes) && sameMemory(s.observed.Containers, o.observed.Containers) &&
 		maps.Equal(s.probes, o.probes) &&
 		sameResources(s.resources, o.resources) &&

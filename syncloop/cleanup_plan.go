@@ -5,7 +5,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -37,7 +36,8 @@ type cleanupPlan struct {
 //
 // For a pod in the runtime, the source counts that its labels name: if that has not
 // synced, it may contain the pod. A pod that names no source was not made from one and
-// is left alone. The source of resources in a store is unknown, so they are kept until
+// is left alone, unless the runtime reports pods as objects: it may have stored no
+// annotations, and reports no pods but those of the agent. The source of resources in a store is unknown, so they are kept until
 // all sources have synced.
 func (s *snapshot) plan() cleanupPlan {
 	var c cleanupPlan
@@ -47,7 +47,8 @@ func (s *snapshot) plan() cleanupPlan {
 			continue
 		}
 		_, mayBeDesired := s.mayBeDesired[p.UID]
-		if !mayBeDesired && !s.isDesiredOrKnown(p.UID) && sourceOf(p) != "" {
+		fromSource := p.Source() != "" || p.Object != nil && s.allSynced
+		if !mayBeDesired && !s.isDesiredOrKnown(p.UID) && fromSource {
 			c.orphans = append(c.orphans, *p)
 		}
 	}
@@ -90,19 +91,4 @@ func (s *snapshot) isDesiredOrKnown(uid types.UID) bool {
 	_, desired := s.desired[uid]
 	_, known := s.known[uid]
 	return desired || known
-}
-
-// sourceOf returns the source that a pod in the runtime was made from.
-func sourceOf(p *runtime.Pod) string {
-	for i := range p.Sandboxes {
-		if s := p.Sandboxes[i].Source; s != "" {
-			return s
-		}
-	}
-	for i := range p.Containers {
-		if s := p.Containers[i].Annotations[podspec.AnnotationSource]; s != "" {
-			return s
-		}
-	}
-	return ""
 }

@@ -82,6 +82,11 @@ func TestHousekeeper_CleanupPods(t *testing.T) {
 		{"orphan without a sandbox", func(h *housekeeperEnv) {
 			h.observed = []runtime.Pod{{UID: "o", Containers: []runtime.Container{{Annotations: map[string]string{podspec.AnnotationSource: "file"}}}}}
 		}, []string{"orphan o"}},
+		{"object without a source", func(h *housekeeperEnv) { h.observed = []runtime.Pod{{UID: "o", Object: newPod("o")}} }, []string{"orphan o"}},
+		{"object without a source while one has not synced", func(h *housekeeperEnv) {
+			h.observed = []runtime.Pod{{UID: "o", Object: newPod("o")}}
+			h.sources.unready = map[string]bool{"api": true}
+		}, nil},
 		{"pod without sandboxes and containers", func(h *housekeeperEnv) { h.observed = []runtime.Pod{{UID: "o"}} }, nil},
 		{"desired", func(h *housekeeperEnv) {
 			h.pods.do(podsource.Add, newPod("o"))

@@ -179,7 +179,7 @@ func (h *Housekeeper) takeSnapshot() *snapshot {
 	s.runtime = h.cfg.PodCache.Pods()
 	for i := range s.runtime {
 		p := &s.runtime[i]
-		if h.addKnown(s, p.UID); !s.isDesiredOrKnown(p.UID) && h.cfg.Sources.MayBeDesired(sourceOf(p), p.Namespace, p.Name) {
+		if h.addKnown(s, p.UID); !s.isDesiredOrKnown(p.UID) && h.cfg.Sources.MayBeDesired(p.Source(), p.Namespace, p.Name) {
 			s.mayBeDesired[p.UID] = struct{}{}
 		}
 	}
@@ -247,7 +247,7 @@ func (h *Housekeeper) stores() []*PodStore {
 func (h *Housekeeper) execute(ctx context.Context, plan cleanupPlan) (recreated []types.UID) {
 	for i := range plan.orphans {
 		p := &plan.orphans[i]
-		h.cfg.Logger.Info("terminating orphaned pod", logattr.PodName(p.Namespace, p.Name), logattr.PodUID(p.UID), slog.String("source", sourceOf(p)))
+		h.cfg.Logger.Info("terminating orphaned pod", logattr.PodName(p.Namespace, p.Name), logattr.PodUID(p.UID), slog.String("source", p.Source()))
 		if f := h.cfg.Hooks.OrphanFound; f != nil {
 			f(*p)
 		}
