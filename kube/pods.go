@@ -38,7 +38,10 @@ type Pods struct {
 	watched atomic.Bool
 }
 
-var _ podsource.StaticSource = (*Pods)(nil)
+var (
+	_ podsource.StaticSource   = (*Pods)(nil)
+	_ podsource.PodsOnlySource = (*Pods)(nil)
+)
 
 // Pods returns the source of the pods that are bound to the node. All calls return
 // the same source, which can be watched once at a time.
@@ -54,6 +57,9 @@ const (
 
 // Static implements podsource.StaticSource.
 func (p *Pods) Static() bool { return false }
+
+// PodsOnly implements podsource.PodsOnlySource: Objects has the ConfigMaps and Secrets.
+func (p *Pods) PodsOnly() bool { return true }
 
 // Watch implements podsource.Source.
 func (p *Pods) Watch(ctx context.Context, deliver func(podsource.Set)) error {

@@ -137,7 +137,7 @@ func New(cfg Config) (*Mux, error) {
 		reported:  map[string]SourceError{},
 	}
 	for i, s := range cfg.Sources {
-		m.sources[i] = &sourceState{source: s.Name, static: isStatic(s.Source)}
+		m.sources[i] = &sourceState{source: s.Name, static: isStatic(s.Source), podsOnly: isPodsOnly(s.Source)}
 	}
 	return m, nil
 }

@@ -116,7 +116,8 @@ func (m *Mux) Errors() []SourceError {
 }
 
 // Object returns the ConfigMap or Secret of that Ref. It implements podspec.Objects.
-// The error is podspec.ErrObjectNotFound only if all sources have synced.
+// The error is podspec.ErrObjectNotFound only if all sources that may have objects have
+// synced.
 func (m *Mux) Object(_ context.Context, ref podspec.Ref) (podspec.Object, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -125,7 +126,7 @@ func (m *Mux) Object(_ context.Context, ref podspec.Ref) (podspec.Object, error)
 	}
 	object := fmt.Sprintf("%s %s/%s", strings.ToLower(ref.Kind), ref.Namespace, ref.Name)
 	for _, d := range m.sources {
-		if !d.received || !d.complete {
+		if !d.podsOnly && (!d.received || !d.complete) {
 			return podspec.Object{}, fmt.Errorf("get %s: source %s has not synced yet", object, d.source)
 		}
 	}

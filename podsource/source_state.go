@@ -18,6 +18,7 @@ import (
 type sourceState struct {
 	source   string
 	static   bool // its pods are static
+	podsOnly bool // it never has objects
 	received bool
 	complete bool // all desired pods are known, except those in reservedNames
 	cached   bool // the set was saved by a previous process
@@ -46,7 +47,7 @@ type entry struct {
 // update returns the state for the next Set of the source; d is its previous state.
 func (d *sourceState) update(s Set, nodeName string, now time.Time) *sourceState {
 	next := &sourceState{
-		source: d.source, static: d.static, received: true, complete: d.complete || !s.Incomplete,
+		source: d.source, static: d.static, podsOnly: d.podsOnly, received: true, complete: d.complete || !s.Incomplete,
 		cached: s.Cached, objects: s.Objects, bad: map[*corev1.Pod]*entry{}, reservedNames: map[string]bool{},
 		manifests: s.Pods, byManifest: make([]*entry, len(s.Pods)),
 	}

@@ -25,18 +25,40 @@ type notStatic struct{ src Source }
 func (n notStatic) Watch(ctx context.Context, deliver func(Set)) error {
 	return n.src.Watch(ctx, deliver)
 }
-func (n notStatic) Static() bool { return false }
+func (n notStatic) Static() bool   { return false }
+func (n notStatic) Unwrap() Source { return n.src }
+
+// PodsOnlySource is a Source that decides whether its Sets have pods only. ConfigMaps and
+// Secrets of other places are then used before it has synced, as at a start without the
+// server that it reads. Other Sources may have both. A decorator with a method
+// Unwrap() Source inherits the decision.
+type PodsOnlySource interface {
+	Source
+	// PodsOnly is called once, by New.
+	PodsOnly() bool
+}
 
 func isStatic(src Source) bool {
+	s, ok := unwrapped[StaticSource](src)
+	return !ok || s.Static()
+}
+
+func isPodsOnly(src Source) bool {
+	s, ok := unwrapped[PodsOnlySource](src)
+	return ok && s.PodsOnly()
+}
+
+// unwrapped returns the outermost source of src and of what it decorates that is a T.
+func unwrapped[T Source](src Source) (s T, ok bool) {
 	for src != nil {
-		if s, ok := src.(StaticSource); ok {
-			return s.Static()
+		if s, ok = src.(T); ok {
+			return s, true
 		}
-		w, ok := src.(interface{ Unwrap() Source })
-		if !ok {
+		w, isDecorator := src.(interface{ Unwrap() Source })
+		if !isDecorator {
 			break
 		}
 		src = w.Unwrap()
 	}
-	return true
+	return s, false
 }

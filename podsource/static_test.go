@@ -1,6 +1,8 @@
 package podsource_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -47,6 +49,40 @@ func TestMux_StaticSource(t *testing.T) {
 				assert.Equal(t, tc.annotate, got.Annotations[podspec.AnnotationStatic])
 				assert.Equal(t, tc.named, got.Annotations[podspec.AnnotationSource])
 				assert.Equal(t, "maybe", mine.Annotations[podspec.AnnotationStatic], "the source's pod is not written to")
+			})
+		})
+	}
+}
+
+// podsOnly is a source without objects.
+type podsOnly struct{ podsource.Source }
+
+func (p podsOnly) PodsOnly() bool { return true }
+
+// Objects of another place are used before a source without objects has synced: a node
+// that starts without its API server has them on disk.
+func TestMux_PodsOnlySource(t *testing.T) {
+	incomplete := func() podsource.Source {
+		return watchFunc(func(ctx context.Context, deliver func(podsource.Set)) error {
+			deliver(podsource.Set{Incomplete: true})
+			<-ctx.Done()
+			return nil
+		})
+	}
+	for name, tt := range map[string]struct {
+		source   podsource.Source
+		notFound bool
+	}{
+		"a source that may have the object": {incomplete(), false},
+		"a source without objects":          {podsOnly{incomplete()}, true},
+		"a decorated one":                   {podsource.Cached(podsource.NotStatic(decorated{podsOnly{incomplete()}}), t.TempDir()), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := start(t, tt.source)
+				r.delivered()
+				_, err := r.mux.Object(t.Context(), podspec.Ref{Kind: podspec.ConfigMap, Namespace: "default", Name: "settings"})
+				assert.Equal(t, tt.notFound, errors.Is(err, podspec.ErrObjectNotFound), err)
 			})
 		})
 	}
