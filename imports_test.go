@@ -51,6 +51,7 @@ var allowedImports = map[string][]string{
 	"podlogs":                 {"internal/logpath", "runtime"},
 	"logrotate":               {"internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
 	"server":                  {"internal/unixsocket", "runtime"},
+	"server/kubeapi":          {"internal/atomicfile", "internal/safe", "podops", "podsource", "podspec", "podwatch", "runtime", "server", "stats"},
 	"server/kubeauth":         {},
 	"server/ui":               {"timeline"},
 	"e2e":                     {},

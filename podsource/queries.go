@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -113,6 +114,14 @@ func (m *Mux) Errors() []SourceError {
 		return cmp.Or(cmp.Compare(a.Location, b.Location), a.Since.Compare(b.Since), cmp.Compare(a.Err.Error(), b.Err.Error()))
 	})
 	return errs
+}
+
+// Objects returns the ConfigMaps and Secrets of all sources, in no order. They are
+// read-only; the caller owns the slice.
+func (m *Mux) Objects() []podspec.Object {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.merged.objects))
 }
 
 // Object returns the ConfigMap or Secret of that Ref. It implements podspec.Objects.

@@ -43,6 +43,9 @@ func (s *Server) register() {
 	for _, c := range s.checks() {
 		s.handle("GET /healthz/"+c.Name, route{}, s.check(c))
 	}
+	for _, path := range []string{"/livez", "/readyz"} { // an API server's
+		s.handle("GET "+path, route{off: off(s.cfg.KubeAPI != nil), subresources: subresources("/healthz")}, s.healthz)
+	}
 	s.handle("GET /pods", route{}, s.pods)
 	s.handle("GET /problems", route{}, s.problems)
 	s.handle("GET /runningpods/{$}", route{off: off(s.cfg.RunningPods != nil)}, s.runningPods)
@@ -92,6 +95,10 @@ func off(served bool) string {
 // Authorizer, reach the paths that need them.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	user := s.user(r)
+	if s.serveKube(w, r, user) {
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	if user == nil && (len(s.cfg.Authenticators) > 0 || s.cfg.Authorizer != nil) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		http.Error(w, "Unauthorized", http.StatusUnauthorized)
@@ -125,6 +132,6 @@ func (s *Server) trusted(r *http.Request) bool {
 
 // used reports whether a path of Config.Handlers is one of the server's own.
 func used(path string) bool {
-	return slices.Contains([]string{"healthz", "pods", "problems", "runningpods", "configz", "flagz", "statusz", "logs", "containerLogs", "checkpoint", "run", "exec", "attach", "portForward", "ui"},
+	return slices.Contains([]string{"api", "apis", "openapi", "version", "livez", "readyz", "healthz", "pods", "problems", "runningpods", "configz", "flagz", "statusz", "logs", "containerLogs", "checkpoint", "run", "exec", "attach", "portForward", "ui"},
 		strings.Split(strings.TrimPrefix(path, "/")+"/", "/")[0]) || path == "/stats/summary" || strings.HasPrefix(path, "/debug/pprof")
 }

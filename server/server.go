@@ -80,6 +80,9 @@ type Config struct {
 	Flagz   func() map[string]string // the flags of the process, of /flagz. They must contain no secret
 	UI      http.Handler             // of /ui/, a page for people: a ui.Page. Its paths begin after /ui
 	LogDir  string                   // of /logs/, such as /var/log. Links that lead out of it are not followed
+	// KubeAPI serves /api, /apis, /openapi and /version, for kubectl without a cluster, and
+	// enables /livez and /readyz. It needs TLS, Authenticators and an Authorizer.
+	KubeAPI KubeAPI
 
 	Profiling bool // serves /debug/pprof/: profiles of this process
 
@@ -95,7 +98,7 @@ const (
 	responseTimeout = 30 * time.Second
 	idleTimeout     = time.Minute
 	maxHeader       = 16 << 10
-	maxBody         = 64 << 10 // no request needs a body
+	maxBody         = 64 << 10 // only requests to KubeAPI need a body
 	stopTimeout     = 2 * time.Second
 
 	defaultMaxConnections    = 256
@@ -155,6 +158,7 @@ func (cfg *Config) check() error {
 	fail(slices.Contains(cfg.Authenticators, nil), "Config.Authenticators: one is nil")
 	fail(cfg.Authorizer != nil && len(cfg.Authenticators) == 0 && !cfg.Anonymous, "Config.Authorizer needs Authenticators")
 	fail(cfg.Authorizer != nil && cfg.NodeName == "", "Config.Authorizer needs NodeName")
+	fail(cfg.KubeAPI != nil && (cfg.TLS == nil || len(cfg.Authenticators) == 0 || cfg.Authorizer == nil), "Config.KubeAPI needs TLS, Authenticators and an Authorizer")
 	fail(cfg.Anonymous && cfg.Authorizer == nil, "Config.Anonymous needs an Authorizer")
 	fail(cfg.MaxConnections < 0 || cfg.MaxStreams < 0 || cfg.StreamIdleTimeout < 0, "Config.MaxConnections, MaxStreams, StreamIdleTimeout: must not be negative")
 	fail(cfg.MaxStreams >= cmp.Or(cfg.MaxConnections, defaultMaxConnections), "Config.MaxStreams: must be less than MaxConnections, so that other requests are answered")
@@ -214,7 +218,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	defer end()
 	defer s.runtime.CloseIdleConnections()
 	srv := &http.Server{
-		Handler: tracked(&requests, http.MaxBytesHandler(handler, maxBody)), ReadHeaderTimeout: s.headerTimeout, ReadTimeout: s.headerTimeout, WriteTimeout: responseTimeout,
+		Handler: tracked(&requests, handler), ReadHeaderTimeout: s.headerTimeout, ReadTimeout: s.headerTimeout, WriteTimeout: responseTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog:    slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
 		BaseContext: func(net.Listener) context.Context { return live },

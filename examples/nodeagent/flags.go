@@ -41,6 +41,7 @@ type flags struct {
 	reclaim                        reclaimFlags
 	kube                           kubeFlags
 	devices                        deviceFlags
+	kubeAPI                        kubeAPIFlags
 }
 
 const (
@@ -61,6 +62,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	f.reclaim.define(fs)
 	f.kube.define(fs)
 	f.devices.define(fs)
+	f.kubeAPI.define(fs)
 	var unsupported []string
 	advice := defineKubeletFlags(fs, &unsupported)
 	err := fs.Parse(args)
@@ -127,7 +129,7 @@ func (f *flags) define(fs *flag.FlagSet) {
 
 func (f *flags) check(rest []string, fail func(bad bool, format string, args ...any)) {
 	fail(len(rest) > 0, "unexpected argument %q: nodeagent has flags only, see -help", rest)
-	fail(f.manifests == "" && f.manifestURL == "" && f.kube.kubeconfig == "", "no source of pods; give -manifests, -manifest-url or -kubeconfig, or several")
+	fail(f.manifests == "" && f.manifestURL == "" && f.kube.kubeconfig == "" && !f.kubeAPI.writable, "no source of pods; give -manifests, -manifest-url, -kubeconfig or -kube-api-writable, or several")
 	for name, d := range map[string]string{"root-dir": f.rootDir, "pod-logs-dir": f.podLogsDir} {
 		fail(!filepath.IsAbs(d), "-%s %q: must be an absolute path", name, d)
 	}
@@ -158,6 +160,7 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	f.reclaim.check(fail)
 	f.kube.check(fail)
 	f.devices.check(fail)
+	f.kubeAPI.check(f, fail)
 }
 
 // parseHeader reads name:value,name:value as the kubelet does. The error does not

@@ -30,7 +30,8 @@ import (
 // run is the daemon. It blocks until ctx is done and returns nil after a clean stop.
 func run(ctx context.Context, f flags, out io.Writer) error {
 	log := f.logger(out)
-	opts, err := options(f, log)
+	api := newKubeAPI(&f, log)
+	opts, err := options(f, log, api)
 	if err != nil {
 		return err
 	}
@@ -41,6 +42,7 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	if cluster != nil {
 		opts = append(opts, cluster.opts...)
 	}
+	opts = append(opts, api.options()...)
 	m, err := newMetrics()
 	if err != nil {
 		return err
@@ -50,6 +52,9 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 		agent.WithRunner("socket", func(*agent.Components) (agent.Runner, error) { return socket, nil }))...)
 	if err != nil {
 		return err
+	}
+	if api != nil {
+		api.agent = a
 	}
 	if err := adjustOOMScore("/proc/self/oom_score_adj", f.oomScoreAdj); err != nil {
 		log.Warn("oom score not adjusted", slog.Any("err", err))
@@ -98,7 +103,7 @@ func together(ctx context.Context, first, second func(context.Context) error) er
 }
 
 // options converts flags to options of the agent.
-func options(f flags, log *slog.Logger) ([]agent.Option, error) {
+func options(f flags, log *slog.Logger, api *kubeAPI) ([]agent.Option, error) {
 	ip, err := f.ip()
 	if err != nil {
 		return nil, err
@@ -123,7 +128,7 @@ func options(f flags, log *slog.Logger) ([]agent.Option, error) {
 		opts = append(opts, agent.WithConfig(podworkers.DrainConfig{}))
 	}
 	if f.kube.kubeconfig == "" { // a cluster has the name and the events of its nodes
-		opts = append(opts, agent.WithNodeName(f.nodeName), agent.WithRecorder(logRecorder{log}))
+		opts = append(opts, agent.WithNodeName(f.nodeName), agent.WithRecorder(api.recorder(logRecorder{log})))
 	}
 	gc, err := f.reclaim.options()
 	if err != nil {

@@ -29,7 +29,7 @@ func TestServe_KubeletAPI(t *testing.T) {
 	}, io.Discard)
 	require.NoError(t, err)
 	log := f.logger(io.Discard)
-	opts, err := options(f, log)
+	opts, err := options(f, log, nil)
 	require.NoError(t, err)
 	m, err := newMetrics()
 	require.NoError(t, err)

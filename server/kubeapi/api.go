@@ -1,0 +1,233 @@
+package kubeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podwatch"
+	"github.com/sublet-dev/agent/server"
+	"github.com/sublet-dev/agent/stats"
+)
+
+// Operator changes running pods. *podops.Operator is one.
+type Operator interface {
+	// RestartPod terminates a pod and has it started again. It blocks until then.
+	RestartPod(ctx context.Context, pod *corev1.Pod) error
+}
+
+// Config describes an API. NodeName and Pods are required; what a nil field would
+// provide is not served.
+type Config struct {
+	NodeName string
+	// Pods returns the pods of the node with their statuses, read-only. Agent.Pods is one
+	Pods func() []*corev1.Pod
+	// Watch yields an event after each change of a pod, until ctx is done. Agent.Watch is
+	// one. Default: watchers of pods learn of changes every second
+	Watch func(ctx context.Context) iter.Seq[podwatch.Event]
+	// Operator restarts static pods that are deleted. Default: they cannot be deleted
+	Operator Operator
+	// Node returns the Node object, read-only
+	Node func(ctx context.Context) (*corev1.Node, error)
+	// Objects returns the ConfigMaps of the node. Others are left out
+	Objects func() []podspec.Object
+	// Stats returns the usage of the node and its pods, for kubectl top. Agent.Stats is one
+	Stats func(ctx context.Context) (stats.Summary, error)
+	// Events are those that were recorded
+	Events *Events
+	// Store is the source of the pods that clients may create and change. The agent must use
+	// it as a source and as a status sink. Default: pods are read-only
+	Store *Store
+	// Logger has the restarts that failed. Default: discard
+	Logger *slog.Logger
+}
+
+// API is a server.KubeAPI.
+type API struct {
+	cfg       Config
+	versions  *versions
+	resources []*resource
+	pods      podView
+	node      *collection
+	spaces    *collection
+	maps      *collection
+	restarts  chan *corev1.Pod
+	openAPI   func() []byte
+	started   time.Time
+}
+
+var _ server.KubeAPI = (*API)(nil)
+
+// New returns an API. It does no I/O.
+func New(cfg Config) (*API, error) {
+	if cfg.NodeName == "" || cfg.Pods == nil {
+		return nil, errors.New("kubeapi: Config.NodeName and Pods required")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	v := newVersions()
+	a := &API{
+		cfg: cfg, versions: v, node: newCollection(v), spaces: newCollection(v), maps: newCollection(v),
+		pods: podView{collection: newCollection(v), refreshing: newSlot(), restarts: map[types.UID]*restart{}}, restarts: make(chan *corev1.Pod), started: time.Now(),
+	}
+	a.openAPI = sync.OnceValue(a.buildOpenAPI)
+	if cfg.Events != nil {
+		cfg.Events.collection.adopt(v)
+	}
+	if cfg.Store != nil {
+		cfg.Store.nodeName = cfg.NodeName
+	}
+	a.resources = a.allResources()
+	return a, nil
+}
+
+// refreshPeriod is how often what watchers see is compared with the node. Changes of pods
+// are seen earlier, by Config.Watch.
+const refreshPeriod = time.Second
+
+// minRefreshInterval bounds what many changes of pods cost.
+const minRefreshInterval = 50 * time.Millisecond
+
+// Run informs watchers and restarts pods until ctx is done. Before, deletions of static
+// pods fail. It is called once.
+func (a *API) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	changed := make(chan struct{}, 1)
+	if a.cfg.Watch != nil {
+		wg.Go(func() {
+			safe.Do(a.cfg.Logger, "Watch", func() {
+				for range a.cfg.Watch(ctx) {
+					notify.Send(changed)
+				}
+			})
+		})
+	}
+	tick := time.NewTicker(refreshPeriod)
+	defer tick.Stop()
+	pause := time.NewTicker(minRefreshInterval)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case pod := <-a.restarts:
+			wg.Go(func() { a.restart(ctx, pod) })
+			continue
+		case <-changed:
+		case <-a.stored():
+		case <-tick.C:
+		}
+		a.refreshWatched(ctx)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// stored has a value when the Store has changed.
+func (a *API) stored() <-chan struct{} {
+	if a.cfg.Store == nil {
+		return nil
+	}
+	return a.cfg.Store.changed
+}
+
+// refreshWatched updates what is watched.
+func (a *API) refreshWatched(ctx context.Context) {
+	for _, res := range a.resources {
+		if res.collection != nil && res.collection.isWatched() {
+			if err := safe.Call(a.cfg.Logger, "refresh of "+res.name, func() error { return res.refresh(ctx) }); err != nil {
+				a.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "refreshing objects failed", slog.String("resource", res.name), logattr.Err(err))
+			}
+		}
+	}
+}
+
+// ServeKube implements server.KubeAPI.
+func (a *API) ServeKube(w http.ResponseWriter, r *server.KubeRequest) {
+	req := newRequest(r, w)
+	err := a.serve(req)
+	if err != nil {
+		req.fail(err)
+	}
+}
+
+func (a *API) serve(r *request) error {
+	switch {
+	case r.User == nil:
+		return errUnauthorized()
+	case r.impersonates():
+		return errForbidden("impersonation is not supported")
+	}
+	if handled, err := a.serveDiscovery(r); handled {
+		return err
+	}
+	path, ok := parsePath(r.URL.Path)
+	if !ok {
+		return errNoPath()
+	}
+	if review := a.review(r, path); review != nil {
+		return review()
+	}
+	res := a.find(path)
+	r.path, r.resource = path, res
+	if res == nil {
+		return errNoPath()
+	}
+	verb, err := r.verb()
+	if err != nil {
+		return err
+	}
+	if err := r.authorize(verb); err != nil {
+		return err
+	}
+	return a.serveResource(r, verb)
+}
+
+// serveResource responds to an authorized request.
+func (a *API) serveResource(r *request, verb string) error {
+	if r.path.subresource != "" {
+		return a.serveSubresource(r, verb)
+	}
+	if r.resource.name == "secrets" {
+		return errForbidden("secrets are not served by a node alone")
+	}
+	switch reads := map[string]func(*request) error{"get": a.get, "list": a.list, "watch": a.watch}; {
+	case r.resource.collection == nil, reads[verb] != nil && !slices.Contains(r.resource.verbs, verb):
+		return errMethod(r)
+	case reads[verb] != nil:
+		return reads[verb](r)
+	}
+	if r.resource.name != "pods" || r.resource.group != "" {
+		return errReadOnly(r, verb)
+	}
+	switch verb {
+	case "create":
+		return a.create(r)
+	case "update":
+		return a.update(r, "")
+	case "patch":
+		return a.patch(r, "")
+	case "delete":
+		return a.delete(r)
+	case "deletecollection":
+		return a.deleteAll(r)
+	}
+	return fmt.Errorf("verb %q is not known", verb)
+}

@@ -1,0 +1,133 @@
+package kubeapi
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	strictjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// protobufType is the media type of typed clients.
+const protobufType = runtime.ContentTypeProtobuf
+
+// message is an object that can be sent as protobuf.
+type message interface{ Unmarshal(b []byte) error }
+
+// body reads the body as JSON, or as the patch that it is. into has the type of an object
+// that clients may send as protobuf.
+func (r *request) body(into message) ([]byte, error) {
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	contentType := r.Header.Get("Content-Type")
+	if len(b) == 0 || contentType == "" {
+		return b, nil
+	}
+	mediaType, _, err := mime.ParseMediaType(contentType)
+	switch {
+	case err != nil:
+		return nil, errMediaType("Content-Type: %v", err)
+	case mediaType == "application/json", r.Method == http.MethodPatch:
+		return b, nil
+	case mediaType == "application/yaml":
+		b, err = yaml.YAMLToJSON(b)
+	case mediaType == protobufType:
+		b, err = protobufToJSON(b, into)
+	default:
+		return nil, errMediaType("the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, %s", protobufType)
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest("decode " + mediaType + ": " + err.Error())
+	}
+	return b, nil
+}
+
+// protobufPrefix begins each object in protobuf.
+const protobufPrefix = "k8s\x00"
+
+// protobufToJSON decodes an object in its envelope.
+func protobufToJSON(b []byte, into message) ([]byte, error) {
+	raw, ok := strings.CutPrefix(string(b), protobufPrefix)
+	if !ok {
+		return nil, errors.New("not an object of Kubernetes")
+	}
+	var envelope runtime.Unknown
+	if err := envelope.Unmarshal([]byte(raw)); err != nil {
+		return nil, err
+	}
+	if err := into.Unmarshal(envelope.Raw); err != nil {
+		return nil, err
+	}
+	fields, err := json.Marshal(into)
+	if err != nil {
+		return nil, err
+	}
+	// The type is in the envelope alone.
+	kind, err := json.Marshal(envelope.TypeMeta)
+	if err != nil {
+		return nil, err
+	}
+	return mergePatch(fields, kind)
+}
+
+// decodePod decodes a pod. Fields that are unknown or given twice are an error or a warning,
+// as the client wants.
+func (r *request) decodePod(b []byte) (*corev1.Pod, error) {
+	var kind metav1.TypeMeta
+	if err := strictjson.UnmarshalCaseSensitivePreserveInts(b, &kind); err != nil {
+		return nil, apierrors.NewBadRequest("decode the object: " + err.Error())
+	}
+	if kind.Kind != "" && kind.Kind != "Pod" || kind.APIVersion != "" && kind.APIVersion != "v1" {
+		return nil, apierrors.NewBadRequest("the object is a " + kind.APIVersion + " " + kind.Kind + ", and a v1 Pod is expected")
+	}
+	pod := &corev1.Pod{}
+	strict, err := strictjson.UnmarshalStrict(b, pod)
+	if err != nil {
+		return nil, apierrors.NewBadRequest("decode the pod: " + err.Error())
+	}
+	return pod, r.handleStrict(strict)
+}
+
+// handleStrict applies the query parameter fieldValidation.
+func (r *request) handleStrict(found []error) error {
+	level := r.query.Get("fieldValidation")
+	switch level {
+	case "", metav1.FieldValidationIgnore, metav1.FieldValidationWarn, metav1.FieldValidationStrict:
+	default:
+		return status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "fieldValidation: Unsupported value: %q", level)
+	}
+	if len(found) == 0 || level == metav1.FieldValidationIgnore {
+		return nil
+	}
+	texts := make([]string, len(found))
+	for i, err := range found {
+		texts[i] = err.Error()
+	}
+	if level == metav1.FieldValidationStrict {
+		return apierrors.NewBadRequest("strict decoding error: " + strings.Join(texts, ", "))
+	}
+	for _, text := range texts {
+		r.w.Header().Add("Warning", `299 - "`+strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", " ").Replace(text)+`"`)
+	}
+	return nil
+}
+
+// dryRun reports whether nothing is to be changed.
+func (r *request) dryRun(values []string) (bool, error) {
+	for _, v := range values {
+		if v != metav1.DryRunAll {
+			return false, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "dryRun: Unsupported value: %q: supported values: %q", v, metav1.DryRunAll)
+		}
+	}
+	return len(values) > 0, nil
+}

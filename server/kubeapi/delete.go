@@ -1,0 +1,204 @@
+package kubeapi
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// delete terminates a pod of the Store, or restarts a static one.
+func (a *API) delete(r *request) error {
+	opts, err := r.deleteOptions()
+	if err != nil {
+		return err
+	}
+	o, err := a.requested(r)
+	if err != nil {
+		return err
+	}
+	deleted, err := a.deletePod(r, o, opts)
+	if err != nil {
+		return err
+	}
+	return r.respondObject(http.StatusOK, deleted)
+}
+
+// deleteAll deletes the pods that the selectors choose.
+func (a *API) deleteAll(r *request) error {
+	opts, err := r.deleteOptions()
+	if err != nil {
+		return err
+	}
+	sel, err := r.selector()
+	if err != nil {
+		return err
+	}
+	if err := a.refreshNow(r.Context(), r.resource); err != nil {
+		return err
+	}
+	all, version := r.resource.collection.list()
+	list := listOf{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatUint(version, 10)}, Items: []object{}}
+	for _, o := range all {
+		if !sel.matches(o) {
+			continue
+		}
+		deleted, err := a.deletePod(r, o, opts)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		if deleted != nil {
+			list.Items = append(list.Items, deleted)
+		}
+	}
+	return r.respond(http.StatusOK, list)
+}
+
+// deleteOptions returns those of the body, which the query supplements.
+func (r *request) deleteOptions() (metav1.DeleteOptions, error) {
+	var opts metav1.DeleteOptions
+	body, err := r.body(&metav1.DeleteOptions{})
+	if err != nil {
+		return opts, err
+	}
+	if len(body) > 0 {
+		if err := json.Unmarshal(body, &opts); err != nil {
+			return opts, apierrors.NewBadRequest("decode DeleteOptions: " + err.Error())
+		}
+	}
+	if text := r.query.Get("gracePeriodSeconds"); text != "" && opts.GracePeriodSeconds == nil {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return opts, apierrors.NewBadRequest("gracePeriodSeconds: invalid value " + strconv.Quote(text))
+		}
+		opts.GracePeriodSeconds = &n
+	}
+	opts.DryRun = append(opts.DryRun, r.query["dryRun"]...)
+	if opts.GracePeriodSeconds != nil && *opts.GracePeriodSeconds < 0 {
+		return opts, apierrors.NewBadRequest("gracePeriodSeconds must not be negative")
+	}
+	return opts, nil
+}
+
+// deletePod deletes a pod that clients see, and returns it as it is then.
+func (a *API) deletePod(r *request, o object, opts metav1.DeleteOptions) (object, error) {
+	dryRun, err := r.dryRun(opts.DryRun)
+	if err != nil {
+		return nil, err
+	}
+	visible, ok := o.(*corev1.Pod)
+	if !ok {
+		return nil, errMethod(r)
+	}
+	if err := checkPreconditions(r, visible, opts.Preconditions); err != nil {
+		return nil, err
+	}
+	if a.cfg.Store != nil {
+		if stored := a.cfg.Store.get(visible.Namespace, visible.Name); stored != nil && stored.UID == visible.UID {
+			return a.deleteStored(r, visible, opts, dryRun)
+		}
+	}
+	return a.deleteStatic(r, visible, dryRun)
+}
+
+func checkPreconditions(r *request, visible *corev1.Pod, p *metav1.Preconditions) error {
+	if p == nil {
+		return nil
+	}
+	failed := func(what, required, is string) error {
+		return apierrors.NewConflict(r.groupResource(), visible.Name, conflictError("Precondition failed: "+what+" in precondition: "+required+", "+what+" in object meta: "+is))
+	}
+	if p.UID != nil && *p.UID != visible.UID {
+		return failed("UID", string(*p.UID), string(visible.UID))
+	}
+	if p.ResourceVersion != nil && *p.ResourceVersion != visible.ResourceVersion {
+		return failed("ResourceVersion", *p.ResourceVersion, visible.ResourceVersion)
+	}
+	return nil
+}
+
+// deleteStored gives a pod a deletion timestamp: the agent ends it, and then it goes. With
+// a grace period of zero, kubectl delete --force, clients see it no more at once.
+func (a *API) deleteStored(r *request, visible *corev1.Pod, opts metav1.DeleteOptions, dryRun bool) (object, error) {
+	s := a.cfg.Store
+	if err := s.writing.acquire(r.Context()); err != nil {
+		return nil, err
+	}
+	defer s.writing.release()
+	stored := s.get(visible.Namespace, visible.Name)
+	if stored == nil || stored.UID != visible.UID {
+		return nil, apierrors.NewNotFound(r.groupResource(), visible.Name)
+	}
+	deleted := terminated(stored, opts.GracePeriodSeconds)
+	if dryRun {
+		return storedPod(deleted, &visible.Status), nil
+	}
+	put := s.put
+	if opts.GracePeriodSeconds != nil && *opts.GracePeriodSeconds == 0 {
+		put = s.hide
+	}
+	if err := put(deleted); err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	if err := a.refreshPods(r.Context()); err != nil {
+		return nil, err
+	}
+	if now := a.pods.get(visible.Namespace, visible.Name); now != nil && now.GetUID() == visible.UID {
+		return now, nil
+	}
+	return storedPod(deleted, &visible.Status), nil
+}
+
+// terminated returns a pod with a deletion timestamp. A second deletion can only shorten
+// the grace period.
+func terminated(pod *corev1.Pod, grace *int64) *corev1.Pod {
+	deleted := pod.DeepCopy()
+	period := int64(podspec.GracePeriod(pod) / time.Second)
+	if grace != nil {
+		period = *grace
+	}
+	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds <= period {
+		return deleted
+	}
+	deleted.DeletionTimestamp = &metav1.Time{Time: time.Now().UTC().Add(time.Duration(period) * time.Second).Truncate(seconds)}
+	deleted.DeletionGracePeriodSeconds = &period
+	deleted.Generation++
+	return deleted
+}
+
+// deleteStatic restarts a pod that its source would create again anyway.
+func (a *API) deleteStatic(r *request, visible *corev1.Pod, dryRun bool) (object, error) {
+	pod := a.onNode(visible)
+	switch {
+	case pod == nil:
+		return nil, apierrors.NewNotFound(r.groupResource(), visible.Name)
+	case a.cfg.Operator == nil:
+		return nil, errReadOnly(r, "delete")
+	case !podspec.IsStatic(pod):
+		return nil, apierrors.NewForbidden(r.groupResource(), visible.Name, errors.New("it belongs to a cluster: delete it through the API server of that"))
+	case dryRun:
+		return visible, nil
+	}
+	if a.beginRestart(pod.UID) {
+		select {
+		case a.restarts <- pod:
+		case <-r.Context().Done():
+			a.endRestart(pod.UID, r.Context().Err())
+			return nil, apierrors.NewServiceUnavailable("the agent is not running")
+		}
+	}
+	if err := a.refreshPods(r.Context()); err != nil {
+		return nil, err
+	}
+	if now := a.pods.get(visible.Namespace, visible.Name); now != nil && now.GetUID() == visible.UID {
+		return now, nil
+	}
+	return visible, nil // restarted already
+}

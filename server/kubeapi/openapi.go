@@ -1,0 +1,178 @@
+package kubeapi
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// The OpenAPI document is made of the Go types of the API: their fields, their
+// documentation and how patches merge them. kubectl explains fields with it, computes
+// patches, and learns that the server validates fields.
+
+// openAPIPaths lists the documents.
+func (a *API) openAPIPaths() any {
+	return map[string]any{"paths": map[string]any{"api/v1": map[string]string{"serverRelativeURL": "/openapi/v3/api/v1"}}}
+}
+
+// node is a part of the document.
+type node = map[string]any
+
+// schemas collects the schemas of types.
+type schemas node
+
+// buildOpenAPI returns the document of the core group.
+func (a *API) buildOpenAPI() []byte {
+	all, paths := schemas{}, node{}
+	for kind, v := range map[string]any{
+		"Pod": corev1.Pod{}, "Node": corev1.Node{}, "Namespace": corev1.Namespace{}, "ConfigMap": corev1.ConfigMap{}, "Event": corev1.Event{}, "DeleteOptions": metav1.DeleteOptions{},
+	} {
+		t := reflect.TypeOf(v)
+		all.ref(t)
+		if s, ok := all[schemaName(t)].(node); ok {
+			s["x-kubernetes-group-version-kind"] = []node{{"group": "", "version": "v1", "kind": kind}}
+		}
+	}
+	for _, res := range a.of(groupVersion{version: "v1"}) {
+		path := "/api/v1/"
+		if res.namespaced {
+			path += "namespaces/{namespace}/"
+		}
+		paths[path+res.name+"/{name}"] = operations(res)
+	}
+	b, _ := json.Marshal(node{ // it has strings, maps and lists only
+		"openapi": "3.0.0", "info": node{"title": "Kubernetes API of a node alone", "version": kubernetesVersion},
+		"paths": paths, "components": node{"schemas": all},
+	})
+	return b
+}
+
+// operations returns those of one object that kubectl looks for.
+func operations(res *resource) node {
+	gvk := node{"group": res.group, "version": res.version, "kind": res.kind}
+	ref := node{"$ref": "#/components/schemas/io.k8s.api.core.v1." + res.kind}
+	ok := node{"200": node{"description": "OK", "content": node{"application/json": node{"schema": ref}}}}
+	out := node{"get": node{"responses": ok, "x-kubernetes-action": "get", "x-kubernetes-group-version-kind": gvk}}
+	for _, verb := range res.verbs {
+		if verb != "patch" {
+			continue
+		}
+		parameter := func(name string) node {
+			return node{"name": name, "in": "query", "schema": node{"type": "string", "uniqueItems": true}}
+		}
+		body, content := node{"schema": node{"type": "object"}}, node{}
+		for _, mediaType := range []string{"application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"} {
+			content[mediaType] = body
+		}
+		out["patch"] = node{
+			"parameters": []node{parameter("dryRun"), parameter("fieldManager"), parameter("fieldValidation")}, "requestBody": node{"content": content},
+			"responses": ok, "x-kubernetes-action": "patch", "x-kubernetes-group-version-kind": gvk,
+		}
+	}
+	return out
+}
+
+// schemaName is that of Kubernetes for a type.
+func schemaName(t reflect.Type) string {
+	name := strings.NewReplacer("k8s.io/apimachinery/", "io.k8s.apimachinery.", "k8s.io/", "io.k8s.", "/", ".").Replace(t.PkgPath())
+	return name + "." + t.Name()
+}
+
+// ref returns a reference to the schema of a struct, which it adds if it is new.
+func (all schemas) ref(t reflect.Type) node {
+	name := schemaName(t)
+	if _, ok := all[name]; !ok {
+		s := node{"type": "object"}
+		all[name] = s // before its fields, which may refer to it
+		docs := docsOf(t)
+		if docs[""] != "" {
+			s["description"] = docs[""]
+		}
+		properties, required := node{}, []string{}
+		all.addFields(t, docs, properties, &required)
+		if len(properties) > 0 {
+			s["properties"] = properties
+		}
+		if len(required) > 0 {
+			s["required"] = required
+		}
+	}
+	return node{"$ref": "#/components/schemas/" + name}
+}
+
+// docsOf returns the documentation that the types of the API have by field.
+func docsOf(t reflect.Type) map[string]string {
+	if d, ok := reflect.TypeAssert[interface{ SwaggerDoc() map[string]string }](reflect.New(t)); ok {
+		return d.SwaggerDoc()
+	}
+	return nil
+}
+
+// addFields adds the fields of a struct, and those of embedded ones.
+func (all schemas) addFields(t reflect.Type, docs map[string]string, properties node, required *[]string) {
+	for field := range t.Fields() {
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if name == "" && field.Anonymous {
+			all.addFields(field.Type, docsOf(field.Type), properties, required)
+			continue
+		}
+		if name == "" || name == "-" || !field.IsExported() {
+			continue
+		}
+		s := all.schema(field.Type)
+		if _, isRef := s["$ref"]; isRef {
+			s = node{"allOf": []node{s}, "default": node{}}
+		}
+		if docs[name] != "" {
+			s["description"] = docs[name]
+		}
+		if strategy := field.Tag.Get("patchStrategy"); strategy != "" {
+			s["x-kubernetes-patch-strategy"] = strategy
+		}
+		if key := field.Tag.Get("patchMergeKey"); key != "" {
+			s["x-kubernetes-patch-merge-key"] = key
+		}
+		if !strings.Contains(options, "omitempty") && !strings.Contains(options, "omitzero") {
+			*required = append(*required, name)
+		}
+		properties[name] = s
+	}
+}
+
+// schema returns that of a type.
+func (all schemas) schema(t reflect.Type) node {
+	switch t {
+	case reflect.TypeFor[metav1.Time](), reflect.TypeFor[metav1.MicroTime]():
+		return node{"type": "string", "format": "date-time"}
+	case reflect.TypeFor[quantity.Quantity]():
+		return node{"type": "string"}
+	case reflect.TypeFor[intstr.IntOrString]():
+		return node{"type": "string", "format": "int-or-string"}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return all.schema(t.Elem())
+	case reflect.Struct:
+		return all.ref(t)
+	case reflect.Map:
+		return node{"type": "object", "additionalProperties": all.schema(t.Elem())}
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return node{"type": "string", "format": "byte"}
+		}
+		return node{"type": "array", "items": all.schema(t.Elem())}
+	case reflect.Bool:
+		return node{"type": "boolean"}
+	case reflect.Int64:
+		return node{"type": "integer", "format": "int64"}
+	case reflect.Int, reflect.Int32:
+		return node{"type": "integer", "format": "int32"}
+	default:
+		return node{"type": "string"}
+	}
+}

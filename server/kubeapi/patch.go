@@ -1,0 +1,118 @@
+package kubeapi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+)
+
+// patcher returns the function that applies a patch of a media type to a pod. It returns
+// JSON.
+func patcher(contentType string, patch []byte) (func(*corev1.Pod) ([]byte, error), error) {
+	mediaType, _, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return nil, errMediaType("Content-Type: %v", err)
+	}
+	var apply func(original []byte) ([]byte, error)
+	switch types.PatchType(mediaType) {
+	case types.StrategicMergePatchType:
+		apply = func(original []byte) ([]byte, error) {
+			return strategicpatch.StrategicMergePatch(original, patch, corev1.Pod{})
+		}
+	case types.MergePatchType:
+		apply = func(original []byte) ([]byte, error) { return mergePatch(original, patch) }
+	case types.JSONPatchType:
+		apply = func(original []byte) ([]byte, error) { return jsonPatch(original, patch) }
+	case types.ApplyYAMLPatchType, types.ApplyCBORPatchType:
+		return nil, errMediaType("server-side apply is not supported by a node alone: use kubectl apply without --server-side")
+	default:
+		return nil, errMediaType("patches of type %q are not supported", mediaType)
+	}
+	return func(pod *corev1.Pod) ([]byte, error) {
+		original, err := json.Marshal(pod)
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		patched, err := apply(original)
+		if failed, ok := errors.AsType[patchTestError](err); ok {
+			return nil, apierrors.NewGenericServerResponse(422, "patch", corev1.Resource("pods"), pod.Name, failed.Error(), 0, false)
+		}
+		if err != nil {
+			return nil, apierrors.NewBadRequest("apply the patch: " + err.Error())
+		}
+		return patched, nil
+	}, nil
+}
+
+// mergePatch applies a JSON merge patch, RFC 7386.
+func mergePatch(original, patch []byte) ([]byte, error) {
+	var to, from any
+	if err := errors.Join(json.Unmarshal(original, &to), json.Unmarshal(patch, &from)); err != nil {
+		return nil, err
+	}
+	if _, ok := from.(map[string]any); !ok {
+		return nil, errors.New("a merge patch must be an object")
+	}
+	return json.Marshal(mergeValue(to, from))
+}
+
+func mergeValue(to, from any) any {
+	changes, ok := from.(map[string]any)
+	if !ok {
+		return from
+	}
+	object, ok := to.(map[string]any)
+	if !ok {
+		object = map[string]any{}
+	}
+	for key, value := range changes {
+		if value == nil {
+			delete(object, key)
+			continue
+		}
+		object[key] = mergeValue(object[key], value)
+	}
+	return object
+}
+
+// maxOperations bounds a JSON patch, as an API server does.
+const maxOperations = 10_000
+
+// operation is one of a JSON patch, RFC 6902.
+type operation struct {
+	Op    string          `json:"op"`
+	Path  *string         `json:"path"`
+	From  *string         `json:"from"`
+	Value json.RawMessage `json:"value"`
+}
+
+// patchTestError is a test of a patch that has failed.
+type patchTestError struct{ path string }
+
+// Error implements error.
+func (e patchTestError) Error() string { return fmt.Sprintf("testing value %s failed", e.path) }
+
+// jsonPatch applies a JSON patch, RFC 6902.
+func jsonPatch(original, patch []byte) ([]byte, error) {
+	var doc any
+	var operations []operation
+	if err := errors.Join(json.Unmarshal(original, &doc), json.Unmarshal(patch, &operations)); err != nil {
+		return nil, err
+	}
+	if len(operations) > maxOperations {
+		return nil, fmt.Errorf("the patch has %d operations, and %d are allowed", len(operations), maxOperations)
+	}
+	for i, op := range operations {
+		var err error
+		if doc, err = op.apply(doc); err != nil {
+			return nil, fmt.Errorf("operation %d: %w", i, err)
+		}
+	}
+	return json.Marshal(doc)
+}

@@ -1,0 +1,163 @@
+package kubeapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// refreshNow updates a resource before it is read.
+func (a *API) refreshNow(ctx context.Context, res *resource) error {
+	if err := res.refresh(ctx); err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	return nil
+}
+
+// get responds with one object.
+func (a *API) get(r *request) error {
+	o, err := a.requested(r)
+	if err != nil {
+		return err
+	}
+	return r.respondObject(http.StatusOK, o)
+}
+
+// requested returns the object that the path names.
+func (a *API) requested(r *request) (object, error) {
+	if err := a.refreshNow(r.Context(), r.resource); err != nil {
+		return nil, err
+	}
+	o := r.resource.collection.get(r.path.namespace, r.path.name)
+	if o == nil {
+		return nil, apierrors.NewNotFound(r.groupResource(), r.path.name)
+	}
+	return o, nil
+}
+
+// list responds with the objects that the selectors choose. It returns all at once: limit
+// is an upper bound that a server may exceed if it sends no continue token.
+func (a *API) list(r *request) error {
+	if r.query.Get("continue") != "" {
+		return errExpired("the continue token is not one of this server: list again without it")
+	}
+	sel, err := r.selector()
+	if err != nil {
+		return err
+	}
+	as, err := r.form()
+	if err != nil {
+		return err
+	}
+	if err := a.refreshNow(r.Context(), r.resource); err != nil {
+		return err
+	}
+	all, version := r.resource.collection.list()
+	chosen := make([]object, 0, len(all))
+	for _, o := range all {
+		if sel.matches(o) {
+			chosen = append(chosen, o)
+		}
+	}
+	meta := metav1.ListMeta{ResourceVersion: strconv.FormatUint(version, 10)}
+	switch as {
+	case asObject:
+	case asTable:
+		t, err := r.tableOf(chosen, true)
+		if err != nil {
+			return err
+		}
+		t.ListMeta = meta
+		return r.respond(http.StatusOK, t)
+	case asPartial:
+		list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: metaVersion, Kind: "PartialObjectMetadataList"}, ListMeta: meta, Items: []metav1.PartialObjectMetadata{}}
+		for _, o := range chosen {
+			list.Items = append(list.Items, *partial(o))
+		}
+		return r.respond(http.StatusOK, list)
+	}
+	return r.respond(http.StatusOK, listOf{TypeMeta: metav1.TypeMeta{APIVersion: r.resource.apiVersion(), Kind: r.resource.kind + "List"}, ListMeta: meta, Items: chosen})
+}
+
+// metaVersion is the version of tables and of metadata without objects.
+const metaVersion = "meta.k8s.io/v1"
+
+// listOf is a list of any resource.
+type listOf struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []object `json:"items"`
+}
+
+// partial returns the metadata of an object.
+func partial(o object) *metav1.PartialObjectMetadata {
+	p := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: metaVersion, Kind: "PartialObjectMetadata"}}
+	if accessor, ok := o.(metav1.ObjectMetaAccessor); ok {
+		if m, ok := accessor.GetObjectMeta().(*metav1.ObjectMeta); ok {
+			p.ObjectMeta = *m
+		}
+	}
+	return p
+}
+
+// respondObject sends an object in the form that the client accepts.
+func (r *request) respondObject(code int, o object) error {
+	as, err := r.form()
+	if err != nil {
+		return err
+	}
+	v, err := r.as(as, o, true)
+	if err != nil {
+		return err
+	}
+	return r.respond(code, v)
+}
+
+// as returns an object in a form. header adds the columns to a table.
+func (r *request) as(f form, o object, header bool) (any, error) {
+	switch f {
+	case asObject:
+	case asTable:
+		t, err := r.tableOf([]object{o}, header)
+		if err != nil {
+			return nil, err
+		}
+		t.ResourceVersion = o.GetResourceVersion()
+		return t, nil
+	case asPartial:
+		return partial(o), nil
+	}
+	return o, nil
+}
+
+// tableOf returns objects as a table.
+func (r *request) tableOf(objects []object, header bool) (*metav1.Table, error) {
+	t := &metav1.Table{TypeMeta: metav1.TypeMeta{APIVersion: metaVersion, Kind: "Table"}, Rows: []metav1.TableRow{}}
+	if header {
+		t.ColumnDefinitions = r.resource.table.columns
+	}
+	for _, o := range objects {
+		row := r.resource.table.row(o)
+		switch r.query.Get("includeObject") {
+		case string(metav1.IncludeNone):
+		case string(metav1.IncludeObject):
+			row.Object = runtime.RawExtension{Object: o}
+		case string(metav1.IncludeMetadata), "":
+			row.Object = runtime.RawExtension{Object: partial(o)}
+		default:
+			return nil, apierrors.NewBadRequest("includeObject must be None, Metadata or Object")
+		}
+		raw, err := json.Marshal(row.Object.Object)
+		if err != nil {
+			return nil, err
+		}
+		row.Object = runtime.RawExtension{Raw: raw}
+		t.Rows = append(t.Rows, row)
+	}
+	return t, nil
+}

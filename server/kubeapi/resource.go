@@ -1,0 +1,176 @@
+package kubeapi
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+)
+
+// resource is a kind of objects that is served.
+type resource struct {
+	group, version, name, singular, kind string
+	shortNames                           []string
+	categories                           []string
+	namespaced                           bool
+	verbs                                []string
+	subresources                         []subresource
+	collection                           *collection                     // nil: only its own handler serves it
+	refresh                              func(ctx context.Context) error // updates the collection
+	fields                               func(o object) fields.Set       // that selectors may name
+	table                                table
+}
+
+// subresource is a part of a resource with a path of its own.
+type subresource struct {
+	name, kind string
+	verbs      []string
+}
+
+func (r *resource) gvk() metav1.GroupVersionKind {
+	return metav1.GroupVersionKind{Group: r.group, Version: r.version, Kind: r.kind}
+}
+
+// apiVersion is that of the objects.
+func (r *resource) apiVersion() string {
+	return metav1.GroupVersion{Group: r.group, Version: r.version}.String()
+}
+
+// noRefresh is for a collection that is always up to date.
+func noRefresh(context.Context) error { return nil }
+
+// allResources returns what is served with this configuration.
+func (a *API) allResources() []*resource {
+	read := []string{"get", "list", "watch"}
+	all := []*resource{a.podResource()}
+	all = append(all, &resource{
+		version: "v1", name: "namespaces", singular: "namespace", kind: "Namespace", shortNames: []string{"ns"}, verbs: read,
+		collection: a.spaces, refresh: a.refreshNamespaces, fields: namespaceFields, table: namespaceTable(),
+	})
+	if a.cfg.Node != nil {
+		all = append(all, &resource{
+			version: "v1", name: "nodes", singular: "node", kind: "Node", shortNames: []string{"no"}, verbs: read,
+			collection: a.node, refresh: a.refreshNode, fields: clusterFields, table: nodeTable(),
+		})
+	}
+	if a.cfg.Events != nil {
+		all = append(all, &resource{
+			version: "v1", name: "events", singular: "event", kind: "Event", shortNames: []string{"ev"}, namespaced: true, verbs: read,
+			collection: a.cfg.Events.collection, refresh: noRefresh, fields: eventFields, table: eventTable(),
+		})
+	}
+	if a.cfg.Objects != nil {
+		all = append(all, &resource{
+			version: "v1", name: "configmaps", singular: "configmap", kind: "ConfigMap", shortNames: []string{"cm"}, namespaced: true, verbs: read,
+			collection: a.maps, refresh: a.refreshConfigMaps, fields: namespacedFields, table: configMapTable(),
+		})
+	}
+	// Discovery has Secrets so that kubectl gets the reason why there are none.
+	all = append(all, &resource{version: "v1", name: "secrets", singular: "secret", kind: "Secret", namespaced: true, verbs: []string{}})
+	all = append(all, a.metricsResources()...)
+	return append(all, reviewResources()...)
+}
+
+// podResource returns that of pods, with what the configuration allows.
+func (a *API) podResource() *resource {
+	res := &resource{
+		version: "v1", name: "pods", singular: "pod", kind: "Pod", shortNames: []string{"po"}, categories: []string{"all"}, namespaced: true,
+		verbs: []string{"get", "list", "watch"}, collection: a.pods.collection, refresh: a.refreshPods, fields: podFields, table: podTable(),
+		subresources: []subresource{
+			{"attach", "PodAttachOptions", []string{"create", "get"}},
+			{"exec", "PodExecOptions", []string{"create", "get"}},
+			{"log", "Pod", []string{"get"}},
+			{"portforward", "PodPortForwardOptions", []string{"create", "get"}},
+			{"status", "Pod", []string{"get"}},
+		},
+	}
+	if a.cfg.Operator != nil || a.cfg.Store != nil {
+		res.verbs = append(res.verbs, "delete", "deletecollection")
+	}
+	if a.cfg.Store != nil {
+		res.verbs = append(res.verbs, "create", "update", "patch")
+		for _, name := range []string{"ephemeralcontainers", "resize"} {
+			res.subresources = append(res.subresources, subresource{name, "Pod", []string{"get", "patch", "update"}})
+		}
+	}
+	slices.Sort(res.verbs)
+	slices.SortFunc(res.subresources, func(a, b subresource) int { return compare(a.name, b.name) })
+	return res
+}
+
+// find returns the resource of a path, or nil.
+func (a *API) find(p path) *resource {
+	for _, res := range a.resources {
+		if res.group != p.group || res.version != p.version || res.name != p.resource {
+			continue
+		}
+		if !res.namespaced && p.namespace != "" || res.namespaced && p.name != "" && p.namespace == "" {
+			return nil
+		}
+		if p.subresource == "" || slices.ContainsFunc(res.subresources, func(s subresource) bool { return s.name == p.subresource }) {
+			return res
+		}
+	}
+	return nil
+}
+
+// refreshNamespaces derives the namespaces from the objects that are in them.
+func (a *API) refreshNamespaces(ctx context.Context) error {
+	names := map[string]bool{corev1.NamespaceDefault: true, metav1.NamespaceSystem: true}
+	for _, res := range a.resources {
+		if !res.namespaced || res.collection == nil {
+			continue
+		}
+		if err := res.refresh(ctx); err != nil {
+			return err
+		}
+		objects, _ := res.collection.list()
+		for _, o := range objects {
+			names[o.GetNamespace()] = true
+		}
+	}
+	var all []object
+	for name := range names {
+		all = append(all, &corev1.Namespace{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: derivedUID("namespace", name), CreationTimestamp: metav1.Time{Time: a.started.Truncate(seconds)}, Labels: map[string]string{corev1.LabelMetadataName: name}},
+			Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
+		})
+	}
+	a.spaces.replace(all)
+	return nil
+}
+
+// refreshNode gets the Node object.
+func (a *API) refreshNode(ctx context.Context) error {
+	n, err := a.cfg.Node(ctx)
+	if err != nil && n == nil {
+		return err
+	}
+	n = n.DeepCopy()
+	n.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}
+	n.Name = a.cfg.NodeName
+	if n.UID == "" {
+		n.UID = derivedUID("node", n.Name)
+	}
+	if n.CreationTimestamp.IsZero() {
+		n.CreationTimestamp = metav1.Time{Time: a.started.Truncate(seconds)}
+	}
+	a.node.replace([]object{n})
+	return nil
+}
+
+// refreshConfigMaps gets the ConfigMaps.
+func (a *API) refreshConfigMaps(context.Context) error {
+	var all []object
+	for _, o := range a.cfg.Objects() {
+		if cm := asConfigMap(o); cm != nil {
+			cm.CreationTimestamp = metav1.Time{Time: a.started.Truncate(seconds)}
+			all = append(all, cm)
+		}
+	}
+	a.maps.replace(all)
+	return nil
+}

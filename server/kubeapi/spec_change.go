@@ -1,0 +1,74 @@
+package kubeapi
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+func sameSpec(a, b *corev1.PodSpec) bool { return equality.Semantic.DeepEqual(a, b) }
+
+// checkSpecChange returns an error if a pod changes in more than an API server allows: the
+// images, the deadline and more tolerations; by subresource, further ephemeral containers or
+// the resources of containers.
+func checkSpecChange(subresource string, from, to *corev1.Pod) error {
+	allowed := to.Spec.DeepCopy()
+	var what string
+	switch subresource {
+	case "ephemeralcontainers":
+		what = "only spec.ephemeralContainers can change here, and containers can only be added"
+		if !keeps(from.Spec.EphemeralContainers, to.Spec.EphemeralContainers) {
+			return errSpec(from, what)
+		}
+		allowed.EphemeralContainers = from.Spec.EphemeralContainers
+	case "resize":
+		what = "only the resources and the resize policies of containers can change here"
+		allowed.Resources = from.Spec.Resources
+		restore(allowed.Containers, from.Spec.Containers, restoreResources)
+		restore(allowed.InitContainers, from.Spec.InitContainers, restoreResources)
+	default:
+		what = "pod updates may not change fields other than spec.containers[*].image, spec.initContainers[*].image, spec.activeDeadlineSeconds and spec.tolerations (only additions); delete the pod and create it again, as kubectl replace --force does"
+		restore(allowed.Containers, from.Spec.Containers, restoreImage)
+		restore(allowed.InitContainers, from.Spec.InitContainers, restoreImage)
+		allowed.ActiveDeadlineSeconds = from.Spec.ActiveDeadlineSeconds
+		if !keeps(from.Spec.Tolerations, to.Spec.Tolerations) {
+			return errSpec(from, what)
+		}
+		allowed.Tolerations = from.Spec.Tolerations
+	}
+	if !sameSpec(allowed, &from.Spec) {
+		return errSpec(from, what)
+	}
+	return nil
+}
+
+func errSpec(pod *corev1.Pod, what string) error {
+	return errInvalid(pod.Name, field.ErrorList{field.Forbidden(field.NewPath("spec"), what)})
+}
+
+// restore undoes an allowed change of each container of the same place and name.
+func restore(to, from []corev1.Container, undo func(to, from *corev1.Container)) {
+	for i := range to {
+		if i < len(from) && to[i].Name == from[i].Name {
+			undo(&to[i], &from[i])
+		}
+	}
+}
+
+func restoreImage(to, from *corev1.Container) { to.Image = from.Image }
+
+func restoreResources(to, from *corev1.Container) {
+	to.Resources, to.ResizePolicy = from.Resources, from.ResizePolicy
+}
+
+// keeps reports whether all values are still there, unchanged.
+func keeps[T any](from, to []T) bool {
+	for i := range from {
+		if !slices.ContainsFunc(to, func(t T) bool { return equality.Semantic.DeepEqual(from[i], t) }) {
+			return false
+		}
+	}
+	return true
+}
