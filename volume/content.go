@@ -22,6 +22,7 @@ import (
 type file struct {
 	data []byte
 	mode fs.FileMode
+	uid  *int64 // owner; nil: the agent
 }
 
 // payload is the complete content of a volume by slash-separated path.
@@ -148,6 +149,22 @@ func (g *gatherer) put(at string, data []byte, mode *int32) {
 		perm = fs.FileMode(*mode) & fs.ModePerm
 	}
 	g.files[clean] = file{data: data, mode: perm}
+}
+
+// putPrivate adds a file that only the user of the containers and the fsGroup may read. If
+// neither is known, it is as any other file.
+func (g *gatherer) putPrivate(at string, data []byte) {
+	uid := containerUser(g.r.pod)
+	if uid == nil && fsGroup(g.r.pod) == nil {
+		g.put(at, data, nil)
+		return
+	}
+	mode := privateMode
+	g.put(at, data, &mode)
+	if f, ok := g.files[path.Clean(at)]; ok {
+		f.uid = uid
+		g.files[path.Clean(at)] = f
+	}
 }
 
 func (g *gatherer) object(kind, name string, items []corev1.KeyToPath, optional *bool) {

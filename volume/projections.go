@@ -6,10 +6,31 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
 )
 
-// tokenMode is the mode of tokens in a volume with a group, as with a kubelet.
-const tokenMode int32 = 0o640
+// privateMode is the mode of tokens and keys, without the bits for the fsGroup, as with a
+// kubelet.
+const privateMode int32 = 0o600
+
+// containerUser returns the user as which all containers of a pod run by its spec, or nil.
+func containerUser(pod *corev1.Pod) (uid *int64) {
+	var ofPod *int64
+	if sc := pod.Spec.SecurityContext; sc != nil {
+		ofPod = sc.RunAsUser
+	}
+	for c := range runtime.ContainerSpecs(pod) {
+		user := ofPod
+		if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
+			user = c.SecurityContext.RunAsUser
+		}
+		if user == nil || uid != nil && *uid != *user {
+			return nil
+		}
+		uid = user
+	}
+	return uid
+}
 
 // token adds a token of the pod's service account.
 func (g *gatherer) token(p *corev1.ServiceAccountTokenProjection) {
@@ -23,12 +44,7 @@ func (g *gatherer) token(p *corev1.ServiceAccountTokenProjection) {
 		g.fail("token of service account %q: %w", g.r.pod.Spec.ServiceAccountName, err)
 		return
 	}
-	var mode *int32
-	if fsGroup(g.r.pod) != nil {
-		m := tokenMode
-		mode = &m
-	}
-	g.put(p.Path, token, mode)
+	g.putPrivate(p.Path, token)
 }
 
 // trustBundle adds the certificates of a bundle. A bundle that is optional and does not

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -58,6 +59,56 @@ func TestMount_TokenIsForTheGroup(t *testing.T) {
 	info, err := os.Stat(filepath.Join(mount(t, m, p, &server{})["v"].HostPath, "token"))
 	require.NoError(t, err)
 	assert.EqualValues(t, 0o640, info.Mode().Perm())
+}
+
+// A token belongs to the user of the containers, and only that user may read it.
+func TestMount_TokenIsForTheUser(t *testing.T) {
+	own, other := int64(os.Getuid()), int64(os.Getuid())+1
+	if os.Geteuid() == 0 {
+		own, other = 1000, 1001
+	}
+	user := func(uid *int64) *corev1.SecurityContext { return &corev1.SecurityContext{RunAsUser: uid} }
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		mode   os.FileMode
+		owner  int64
+	}{
+		"of the pod": {func(p *corev1.Pod) { p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &own} }, 0o600, own},
+		"of each container": {func(p *corev1.Pod) {
+			p.Spec.Containers[0].SecurityContext = user(&own)
+			p.Spec.InitContainers = []corev1.Container{{Name: "i", SecurityContext: user(&own)}}
+		}, 0o600, own},
+		"of a container and the pod": {func(p *corev1.Pod) {
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &other}
+			p.Spec.Containers[0].SecurityContext = user(&own)
+		}, 0o600, own},
+		"with a group": {func(p *corev1.Pod) {
+			gid := int64(os.Getgid())
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &own, FSGroup: &gid}
+		}, 0o640, own},
+		"two users": {func(p *corev1.Pod) {
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &own}
+			p.Spec.InitContainers = []corev1.Container{{Name: "i", SecurityContext: user(&other)}}
+		}, 0o644, int64(os.Getuid())},
+		"one container without": {func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{{Name: "i", SecurityContext: user(&own)}}
+		}, 0o644, int64(os.Getuid())},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, p := manager(t, nil), pod(t, "u", tokenVolume)
+			c.change(p)
+			for _, token := range []string{"one ", "two "} {
+				dir := mount(t, m, p, &server{token: token})["v"].HostPath
+				info, err := os.Stat(filepath.Join(dir, "token"))
+				require.NoError(t, err)
+				assert.Equal(t, c.mode, info.Mode().Perm())
+				assert.EqualValues(t, c.owner, info.Sys().(*syscall.Stat_t).Uid)
+				ca, err := os.Stat(filepath.Join(dir, "ca"))
+				require.NoError(t, err)
+				assert.EqualValues(t, os.Getuid(), ca.Sys().(*syscall.Stat_t).Uid, "certificates are public")
+			}
+		})
+	}
 }
 
 func TestMount_TokenErrors(t *testing.T) {

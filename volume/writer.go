@@ -119,6 +119,12 @@ func (w *writer) file(dir, at string, f file) error {
 			return err
 		}
 	}
+	if f.uid != nil {
+		// The containers of an agent without privileges run as its own user.
+		if err := w.root.Lchown(name, int(*f.uid), -1); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("change owner to user %d: %w", *f.uid, err)
+		}
+	}
 	return w.root.Chmod(name, w.mode(f))
 }
 
@@ -207,12 +213,14 @@ func (w *writer) isFile(name string, e fs.DirEntry, f file) bool {
 	if err != nil || info.Mode() != w.mode(f) || info.Size() != int64(len(f.data)) {
 		return false
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && w.gid != nil && int64(st.Gid) != *w.gid {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && (w.gid != nil && int64(st.Gid) != *w.gid || f.uid != nil && isRoot() && int64(st.Uid) != *f.uid) {
 		return false
 	}
 	have, err := w.root.ReadFile(name)
 	return err == nil && bytes.Equal(have, f.data)
 }
+
+func isRoot() bool { return os.Geteuid() == 0 }
 
 // chgrp changes the group of a file.
 func chgrp(root *os.Root, name string, gid int64) error {
