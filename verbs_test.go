@@ -80,6 +80,20 @@ func TestAgent_Restart(t *testing.T) {
 	})
 }
 
+// OP-8: a drain right after a restart finds the pod.
+func TestAgent_DrainAfterRestart(t *testing.T) {
+	withAgent(t, []*corev1.Pod{agenttest.Pod("web")}, func(t *testing.T, a *agent.Agent) {
+		require.NoError(t, a.Restart(t.Context(), "default", "web", ""))
+		pod, err := a.Pod("default", "web")
+		require.NoError(t, err, "it is not missing for a moment")
+		assert.NotEqual(t, corev1.PodFailed, pod.Status.Phase)
+		require.NoError(t, a.Drain(t.Context(), podops.DrainOptions{}))
+		pod, err = a.Pod("default", "web")
+		require.NoError(t, err)
+		assert.Equal(t, "The node was drained by request", pod.Status.Message)
+	})
+}
+
 // OP-9
 func TestAgent_EvictAndDrain(t *testing.T) {
 	withAgent(t, []*corev1.Pod{agenttest.Pod("web"), agenttest.Pod("db")}, func(t *testing.T, a *agent.Agent) {

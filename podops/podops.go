@@ -57,7 +57,7 @@ type Runtime interface {
 type Workers interface {
 	// Evict terminates the pod and waits until it has finished or ctx is done.
 	Evict(ctx context.Context, pod *corev1.Pod, t runtime.Termination) error
-	// Recreate terminates the pod, waits for that, and has it started again.
+	// Recreate terminates the pod, waits until it has a new worker, and has it started again.
 	Recreate(ctx context.Context, pod *corev1.Pod, t runtime.Termination) error
 }
 

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -31,14 +34,29 @@ func (o *Operator) RestartContainer(ctx context.Context, pod *corev1.Pod, contai
 	return nil
 }
 
+// Polls for the first status of a pod that was started again.
+const (
+	statusPollPeriod = 20 * time.Millisecond
+	statusTimeout    = 10 * time.Second // after which the pod is not there to stay
+)
+
 // RestartPod terminates a pod within its grace period, sandbox included, waits for that,
-// and has it started again. Containers that have completed start again only if the
-// restart policy says so.
+// and has it started again. It returns when Pods has the new pod, whose containers may
+// still have to start. Containers that have completed start again only if the restart
+// policy says so.
 func (o *Operator) RestartPod(ctx context.Context, pod *corev1.Pod) error {
-	if err := o.cfg.Workers.Recreate(ctx, pod, runtime.Termination{Drained: true}); err != nil {
+	err := o.cfg.Workers.Recreate(ctx, pod, runtime.Termination{Drained: true})
+	for start := time.Now(); err == nil && !o.has(pod.UID) && time.Since(start) < statusTimeout; {
+		err = sleep.For(ctx, statusPollPeriod)
+	}
+	if err != nil {
 		return fmt.Errorf("restart pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
+}
+
+func (o *Operator) has(uid types.UID) bool {
+	return slices.ContainsFunc(o.cfg.Pods(), func(pod *corev1.Pod) bool { return pod.UID == uid })
 }
 
 // Evict terminates a pod and waits until it has finished or ctx is done. It then is

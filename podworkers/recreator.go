@@ -3,10 +3,12 @@ package podworkers
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -17,11 +19,19 @@ type Recreator struct{ Workers RecreatorWorkers }
 type RecreatorWorkers interface {
 	RequestKill(uid types.UID, k KillOptions)
 	RequestRecreation(uid types.UID) bool
+	State(uid types.UID) (State, bool)
 }
 
+const (
+	recreationPollPeriod = 20 * time.Millisecond
+	// recreationTimeout is how long a pod may have no worker before it counts as one that is
+	// not started again: its source has removed it, or the node has rejected it.
+	recreationTimeout = 5 * time.Second
+)
+
 // Recreate terminates the pod, which stays desired, and has it started again when it has
-// finished. It waits until the pod has terminated or ctx is done. The error for an unknown
-// pod wraps runtime.ErrNotFound.
+// finished. It waits until the worker of the new pod exists, so that a later request is for
+// that one, or until ctx is done. The error for an unknown pod wraps runtime.ErrNotFound.
 func (r Recreator) Recreate(ctx context.Context, pod *corev1.Pod, t runtime.Termination) error {
 	terminated := make(chan error, 1)
 	r.Workers.RequestKill(pod.UID, KillOptions{Termination: t, Done: func(err error) { terminated <- err }})
@@ -30,8 +40,29 @@ func (r Recreator) Recreate(ctx context.Context, pod *corev1.Pod, t runtime.Term
 	}
 	select {
 	case err := <-terminated:
-		return err
+		if err != nil {
+			return err
+		}
 	case <-ctx.Done():
 		return fmt.Errorf("wait for termination of pod %s: %w", pod.UID, context.Cause(ctx))
+	}
+	return r.waitForStart(ctx, pod.UID)
+}
+
+// waitForStart waits for the worker of a pod whose containers have terminated.
+func (r Recreator) waitForStart(ctx context.Context, uid types.UID) error {
+	known := time.Now()
+	for {
+		switch st, ok := r.Workers.State(uid); {
+		case ok && st.Phase == Syncing:
+			return nil
+		case ok:
+			known = time.Now()
+		case time.Since(known) >= recreationTimeout:
+			return nil
+		}
+		if err := sleep.For(ctx, recreationPollPeriod); err != nil {
+			return fmt.Errorf("wait for the start of pod %s: %w", uid, err)
+		}
 	}
 }

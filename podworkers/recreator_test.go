@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,6 +22,16 @@ type recreatedWorkers struct {
 	err      error
 	never    bool
 	requests []string
+	phases   []podworkers.Phase // after the termination, one a query; then unknown
+}
+
+func (w *recreatedWorkers) State(types.UID) (podworkers.State, bool) {
+	if len(w.phases) == 0 {
+		return podworkers.State{}, false
+	}
+	phase := w.phases[0]
+	w.phases = w.phases[1:]
+	return podworkers.State{Phase: phase}, true
 }
 
 func (w *recreatedWorkers) RequestKill(uid types.UID, k podworkers.KillOptions) {
@@ -37,7 +49,7 @@ func (w *recreatedWorkers) RequestRecreation(uid types.UID) bool {
 // OP-8
 func TestRecreator_Recreate(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "known"}}
-	w := &recreatedWorkers{}
+	w := &recreatedWorkers{phases: []podworkers.Phase{podworkers.Syncing}}
 	require.NoError(t, podworkers.Recreator{Workers: w}.Recreate(t.Context(), pod, runtime.Termination{Drained: true}))
 	assert.Equal(t, []string{"kill known", "recreate known"}, w.requests)
 
@@ -54,4 +66,27 @@ func TestRecreator_Recreate(t *testing.T) {
 
 	pod.UID = "unknown"
 	require.ErrorIs(t, podworkers.Recreator{Workers: w}.Recreate(t.Context(), pod, runtime.Termination{Drained: true}), runtime.ErrNotFound)
+}
+
+// OP-8: a restart is complete when the new pod has a worker, so that what is requested next
+// is for that pod. One that is not started again is not waited for.
+func TestRecreator_WaitsForStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "known"}}
+		restart := func(ctx context.Context, phases ...podworkers.Phase) (time.Duration, error) {
+			start := time.Now()
+			err := podworkers.Recreator{Workers: &recreatedWorkers{phases: phases}}.Recreate(ctx, pod, runtime.Termination{Drained: true})
+			return time.Since(start), err
+		}
+		took, err := restart(t.Context(), podworkers.Terminated, podworkers.Finished, podworkers.Syncing)
+		require.NoError(t, err)
+		assert.Equal(t, 40*time.Millisecond, took)
+		took, err = restart(t.Context(), podworkers.Terminated)
+		require.NoError(t, err)
+		assert.Equal(t, 5*time.Second, took, "after it was forgotten")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = restart(ctx)
+		require.EqualError(t, err, "wait for the start of pod known: context deadline exceeded")
+	})
 }

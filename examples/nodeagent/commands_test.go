@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +14,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The commands show and change the pods of a running agent by its socket.
+// leaveSocket leaves the file of a socket that has no listener, as a killed agent does.
+func leaveSocket(t *testing.T, root string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(root, 0o700))
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketPath(root), Net: "unix"})
+	require.NoError(t, err)
+	stale.SetUnlinkOnClose(false)
+	require.NoError(t, stale.Close())
+}
+
+// The commands show and change the pods of a running agent by its socket, which replaces
+// the one of an agent that was killed.
 func TestCommands(t *testing.T) {
 	dir, err := os.MkdirTemp("", "na") //nolint:usetesting // a short path for the socket
 	require.NoError(t, err)
@@ -23,6 +35,7 @@ func TestCommands(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "web.yaml"), []byte(manifest), 0o600))
 	f, err := parse([]string{"-root-dir", root, "-pod-logs-dir", filepath.Join(dir, "l"), "-manifests", dir, "-listen=", "-hostname-override", "n"}, &bytes.Buffer{})
 	require.NoError(t, err)
+	leaveSocket(t, root)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, f, &bytes.Buffer{}) }()
@@ -50,6 +63,9 @@ func TestCommands(t *testing.T) {
 	out, err = command("drain", "--grace-period", "1s")
 	require.NoError(t, err)
 	assert.Equal(t, "node drained\n", out)
+	out, err = command("get", "web-n", "-o", "json")
+	require.NoError(t, err)
+	assert.Contains(t, out, "The node was drained by request", "also right after the restart")
 	for want, args := range map[string][]string{
 		"nodeagent get without a name lists all": {"get", "none"},
 		"must be json, yaml or wide":             {"get", "-o", "x"},

@@ -42,6 +42,7 @@ type flags struct {
 	kube                           kubeFlags
 	devices                        deviceFlags
 	kubeAPI                        kubeAPIFlags
+	debug                          debugFlags
 }
 
 const (
@@ -63,6 +64,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	f.kube.define(fs)
 	f.devices.define(fs)
 	f.kubeAPI.define(fs)
+	f.debug.define(fs)
 	var unsupported []string
 	advice := defineKubeletFlags(fs, &unsupported)
 	err := fs.Parse(args)
@@ -88,6 +90,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 		f.listen.joinCluster(fs)
 	}
 	f.check(fs.Args(), fail)
+	f.debug.remember(fs)
 	return f, errors.Join(errs...)
 }
 

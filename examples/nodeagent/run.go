@@ -43,6 +43,11 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 		opts = append(opts, cluster.opts...)
 	}
 	opts = append(opts, api.options()...)
+	page, err := f.debug.options(f.nodeName)
+	if err != nil {
+		return err
+	}
+	opts = append(opts, page...)
 	m, err := newMetrics()
 	if err != nil {
 		return err

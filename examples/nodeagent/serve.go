@@ -31,6 +31,7 @@ func newServers(f *flags, c *cluster, a *agent.Agent, m *metrics, socket *socket
 		Logs: a.Operator(), Streams: a.Operator(), Commands: a.Operator(),
 		Summary: func(ctx context.Context, _ bool) (any, error) { return a.Stats(ctx) },
 	}
+	f.debug.configure(&base)
 	add := func(configure func(*server.Config) error) {
 		cfg := base
 		srv, errServer := (*server.Server)(nil), configure(&cfg)

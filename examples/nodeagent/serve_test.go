@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/assert"
@@ -25,15 +26,18 @@ func TestServe_KubeletAPI(t *testing.T) {
 	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
 	f, err := parse([]string{
 		"-manifests", t.TempDir(), "-root-dir", t.TempDir(), "-pod-logs-dir", t.TempDir(), "-listen", "127.0.0.1:0", "-listen-https", "127.0.0.1:0",
-		"-tls-cert-file", certFile, "-tls-private-key-file", keyFile, "-token-auth-file", token,
+		"-tls-cert-file", certFile, "-tls-private-key-file", keyFile, "-token-auth-file", token, "-ui", "-enable-profiling-handler", "-enable-system-log-handler",
+		"-manifest-url-header", "Authorization:s3cret", "-manifest-url", "http://127.0.0.1:1/",
 	}, io.Discard)
 	require.NoError(t, err)
 	log := f.logger(io.Discard)
 	opts, err := options(f, log, nil)
 	require.NoError(t, err)
+	page, err := f.debug.options(f.nodeName)
+	require.NoError(t, err)
 	m, err := newMetrics()
 	require.NoError(t, err)
-	a, err := agent.New(append(opts, agent.WithHooks(m.hooks()))...)
+	a, err := agent.New(append(append(opts, page...), agent.WithHooks(m.hooks()))...)
 	require.NoError(t, err)
 	servers, err := newServers(&f, nil, a, m, new(socketServer), log)
 	require.NoError(t, err)
@@ -50,17 +54,41 @@ func TestServe_KubeletAPI(t *testing.T) {
 		h.ServeHTTP(w, r)
 		return w.Code, w.Body.String()
 	}
-	for _, path := range []string{"/pods", "/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/problems", "/conditions", "/statusz"} {
+	for _, path := range []string{"/pods", "/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/problems", "/conditions", "/statusz", "/ui/", "/ui/state"} {
 		for i, srv := range servers {
 			code, body := get(srv, path, "secret", i == 1)
 			assert.Equal(t, http.StatusOK, code, "%s: %s", path, body)
 			if strings.HasPrefix(path, "/metrics") {
-				parser := expfmt.NewTextParser(model.LegacyValidation)
-				_, err := parser.TextToMetricFamilies(strings.NewReader(body))
-				assert.NoError(t, err, path)
+				requireMetrics(t, path, body)
 			}
 		}
 		code, _ := get(servers[1], path, "", true)
 		assert.Equal(t, http.StatusUnauthorized, code, path)
+	}
+	for _, path := range []string{"/flagz", "/configz", "/debug/pprof/", "/logs/"} {
+		code, body := get(servers[1], path, "secret", true)
+		assert.Equal(t, http.StatusOK, code, path)
+		assert.NotContains(t, body, "s3cret", path)
+		code, _ = get(servers[0], path, "", false)
+		assert.Equal(t, http.StatusForbidden, code, "%s without TLS", path)
+	}
+}
+
+// namedByKubelet are metrics whose names are those of the kubelet, which Prometheus' linter
+// would choose in another way.
+var namedByKubelet = map[string]bool{
+	"kubelet_evented_pleg_connection_error_count": true, "kubelet_evented_pleg_connection_success_count": true,
+}
+
+// requireMetrics checks that Prometheus' own parser and linter accept a response.
+func requireMetrics(t *testing.T, path, body string) {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	_, err := parser.TextToMetricFamilies(strings.NewReader(body))
+	assert.NoError(t, err, path)
+	problems, err := promlint.New(strings.NewReader(body)).Lint()
+	assert.NoError(t, err, path)
+	for _, p := range problems {
+		assert.True(t, namedByKubelet[p.Metric], "%s: %s: %s", path, p.Metric, p.Text)
 	}
 }
