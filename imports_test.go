@@ -86,6 +86,7 @@ var allowedImports = map[string][]string{
 	"internal/mutate":         {},
 	"runtimestate":            {"runtime"},
 
+	"runtime/cri/credentialprovider":         {"runtime/cri", "runtime/cri/internal/images"},
 	"runtime/cri/internal/images":            {"internal/atomicfile", "podspec", "runtime"},
 	"runtime/cri/internal/translate":         {"podspec", "runtime"},
 	"runtime/embedded/simulated":             {"runtime/embedded", "runtime/embedded/internal/reference", "runtime/embedded/internal/signals"},
@@ -181,8 +182,8 @@ func TestImports_OnlyKubeDependsOnClientGo(t *testing.T) {
 			continue
 		}
 		for _, foreign := range []string{"k8s.io/client-go", "k8s.io/kubelet", "k8s.io/kubernetes", module + "/kube"} {
-			if strings.HasPrefix(pkg, "devices/") && foreign == "k8s.io/kubelet" {
-				continue // the gRPC services of device plugins and pod resources
+			if (strings.HasPrefix(pkg, "devices/") || pkg == "runtime/cri/credentialprovider") && foreign == "k8s.io/kubelet" {
+				continue // the APIs of its plugins
 			}
 			if strings.Contains(" "+deps, " "+foreign+"/") || slices.Contains(strings.Fields(deps), foreign) {
 				t.Errorf("%s depends on %s", pkg, foreign)

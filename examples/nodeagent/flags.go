@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/runtime/cri/credentialprovider"
 )
 
 // flags are the command line. Names are the kubelet's where it has the flag.
@@ -29,6 +30,8 @@ type flags struct {
 	unsafeSysctls                  string
 	imageVerification              string
 	imageAllowlist                 string
+	credentialConfig               string
+	credentialBinDir               string
 	clusterDNS, clusterDomain      string
 	resolvConf                     string
 	verbosity, oomScoreAdj         int
@@ -116,6 +119,8 @@ func (f *flags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.imageVerification, "image-pull-credentials-verification-policy", string(cri.NeverVerifyPreloadedImages),
 		"for which images on the node a pod needs the credentials to pull them: NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify")
 	fs.StringVar(&f.imageAllowlist, "preloaded-images-verification-allowlist", "", "repositories for NeverVerifyAllowlistedImages, comma-separated; /* at the end is a wildcard")
+	fs.StringVar(&f.credentialConfig, "image-credential-provider-config", "", "configuration of credential provider plugins for image pulls: a file, or a directory of files")
+	fs.StringVar(&f.credentialBinDir, "image-credential-provider-bin-dir", "", "directory with the programs of -image-credential-provider-config")
 	fs.StringVar(&f.unsafeSysctls, "allowed-unsafe-sysctls", "", "kernel parameters that pods may set besides the safe ones, comma-separated; * at the end is a wildcard")
 	fs.StringVar(&f.clusterDNS, "cluster-dns", "", "name servers of pods with dnsPolicy ClusterFirst, comma-separated")
 	fs.StringVar(&f.clusterDomain, "cluster-domain", "", "domain of the cluster")
@@ -154,6 +159,7 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	fail(f.oomScoreAdj < -1000 || f.oomScoreAdj > 1000, "-oom-score-adj %d: must be between -1000 and 1000", f.oomScoreAdj)
 	_, err := parseHeader(f.manifestHeader.text)
 	fail(err != nil, "-manifest-url-header: %w", err)
+	fail((f.credentialConfig == "") != (f.credentialBinDir == ""), "-image-credential-provider-config and -image-credential-provider-bin-dir belong together")
 	fail(f.maxRestartPeriod < time.Second || f.maxRestartPeriod > maxBackOff, "-max-container-restart-period %v: must be from 1s to 5m", f.maxRestartPeriod)
 	for name, d := range map[string]time.Duration{"file-check-frequency": f.fileCheck, "http-check-frequency": f.httpCheck, "sync-frequency": f.syncFrequency} {
 		fail(d <= 0, "-%s %v: must be positive", name, d)
@@ -185,6 +191,20 @@ func split(list string) []string {
 		return nil
 	}
 	return strings.Split(list, ",")
+}
+
+// credentials returns the logins of the node for image pulls: those of config.json in the root directory, as Docker's client
+// writes it, and those of plugins.
+func (f *flags) credentials(log *slog.Logger) (cri.CredentialProvider, error) {
+	file := credentialprovider.DockerConfig(filepath.Join(f.rootDir, "config.json"))
+	if f.credentialConfig == "" {
+		return file, nil
+	}
+	plugins, err := credentialprovider.LoadPlugins(f.credentialConfig, f.credentialBinDir, log)
+	if err != nil {
+		return nil, err
+	}
+	return credentialprovider.Join(file, plugins), nil
 }
 
 func (f *flags) labels() map[string]string {

@@ -118,6 +118,10 @@ func options(f flags, log *slog.Logger, api *kubeAPI) ([]agent.Option, error) {
 		return nil, err
 	}
 	log.Info("node resources detected", slog.Any("allocatable", res))
+	credentials, err := f.credentials(log)
+	if err != nil {
+		return nil, err
+	}
 	opts := []agent.Option{
 		agent.WithRootDir(f.rootDir),
 		agent.WithLogger(log),
@@ -125,7 +129,7 @@ func options(f flags, log *slog.Logger, api *kubeAPI) ([]agent.Option, error) {
 		agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{Max: f.maxRestartPeriod}}),
 		agent.WithConfig(cri.Config{
 			ImageAccess: cri.ImageAccess{Policy: cri.ImageVerification(f.imageVerification), Allowlist: split(f.imageAllowlist)},
-			Pulls:       f.reclaim.pulls(), Node: f.node.criNode(),
+			Pulls:       f.reclaim.pulls(), Node: f.node.criNode(), Credentials: credentials,
 		}),
 		agent.WithNode(f.nodeConfig(ip, res)),
 	}

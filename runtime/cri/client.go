@@ -109,6 +109,8 @@ type Config struct {
 
 	// Pulls bounds image pulls.
 	Pulls PullLimits
+	// Credentials finds logins of the node for image pulls. [none: only pull secrets]
+	Credentials CredentialProvider
 	// ImageAccess says who may use images that are present.
 	ImageAccess ImageAccess
 	// Node is what translations need to know of the machine.

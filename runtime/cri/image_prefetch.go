@@ -3,6 +3,7 @@ package cri
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -11,6 +12,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri/internal/images"
 	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
@@ -122,6 +124,7 @@ func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error)
 }
 
 func (t *applyRun) pull(ctx context.Context, w neededImage, req images.Request, arrivals uint64) (*v1.Image, error) {
+	req = t.withNodeLogins(ctx, req)
 	sandbox, err := t.translator().Sandbox(0)
 	if err != nil {
 		sandbox = nil // the failure of the sandbox is reported elsewhere
@@ -168,6 +171,28 @@ func (t *applyRun) pull(ctx context.Context, w neededImage, req images.Request, 
 		t.log("image pulled", slog.String("image", w.ref), slog.Uint64("bytes", im.GetSize()), slog.Duration("duration", duration))
 	}
 	return im, nil
+}
+
+// withNodeLogins adds the logins of the node. Without them the pull may still succeed.
+func (t *applyRun) withNodeLogins(ctx context.Context, req images.Request) images.Request {
+	if t.c.cfg.Credentials == nil {
+		return req
+	}
+	var ring images.Keyring
+	err := safe.Call(t.c.cfg.Logger, "find credentials", func() error {
+		logins, err := t.c.cfg.Credentials.Credentials(ctx, req.Ref)
+		auths := make(map[string]*v1.AuthConfig, len(logins))
+		for where, l := range logins {
+			auths[where] = &v1.AuthConfig{Username: l.Username, Password: l.Password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken}
+		}
+		var errPlaces error
+		ring, errPlaces = images.NodeKeyring(auths)
+		return errors.Join(err, errPlaces)
+	})
+	if err != nil && ctx.Err() == nil {
+		t.c.logPod(slog.LevelWarn, t.pod, "credentials of the node unavailable", slog.String("image", req.Ref), logattr.Err(err))
+	}
+	return req.WithNode(ring)
 }
 
 // imageStatus returns the image that ref names, or nil when it is not there.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -38,13 +39,58 @@ func NewKeyring(secrets []podspec.Object) (Keyring, error) {
 		}
 		ring = append(ring, found...)
 	}
-	slices.SortStableFunc(ring, func(a, b credential) int {
+	ring.sort()
+	return ring, errors.Join(errs...)
+}
+
+// sort puts the most specific first.
+func (k Keyring) sort() {
+	slices.SortStableFunc(k, func(a, b credential) int {
 		if d := len(b.prefix) - len(a.prefix); d != 0 {
 			return d
 		}
 		return strings.Count(a.host, "*") - strings.Count(b.host, "*")
 	})
-	return ring, errors.Join(errs...)
+}
+
+// NodeKeyring returns a Keyring of the logins of the node, by the place that each is for.
+// The error says how many places are malformed.
+func NodeKeyring(logins map[string]*v1.AuthConfig) (Keyring, error) {
+	var ring Keyring
+	bad := 0
+	for _, where := range slices.Sorted(maps.Keys(logins)) {
+		host, prefix, ok := location(where)
+		if !ok {
+			bad++
+			continue
+		}
+		ring = append(ring, credential{host: host, prefix: prefix, auth: logins[where]})
+	}
+	ring.sort()
+	if bad > 0 {
+		return ring, fmt.Errorf("%d entries are malformed: %w", bad, runtime.ErrInvalid)
+	}
+	return ring, nil
+}
+
+// DockerLogins reads the configuration file of Docker's client: the logins by the place
+// that each is for. What is malformed is left out and counted by the error, which contains
+// nothing of the text.
+func DockerLogins(text []byte) (map[string]*v1.AuthConfig, error) {
+	file, err := decodeDockerConfigJSON(text)
+	out, bad := map[string]*v1.AuthConfig{}, 0
+	for where, e := range file {
+		auth, readable := authOf(e)
+		if !IsPlace(where) || !readable {
+			bad++
+			continue
+		}
+		out[where] = auth
+	}
+	if bad > 0 {
+		err = fmt.Errorf("%d entries are malformed: %w", bad, runtime.ErrInvalid)
+	}
+	return out, err
 }
 
 // dockerEntry is one login in the files of Docker's client.
@@ -67,6 +113,14 @@ func parseSecret(s podspec.Object) (Keyring, error) {
 }
 
 func parseDockerConfigJSON(text []byte) (Keyring, error) {
+	all, err := decodeDockerConfigJSON(text)
+	if err != nil {
+		return nil, err
+	}
+	return entries(all)
+}
+
+func decodeDockerConfigJSON(text []byte) (map[string]dockerEntry, error) {
 	var file struct {
 		Auths map[string]dockerEntry `json:"auths"`
 	}
@@ -74,7 +128,7 @@ func parseDockerConfigJSON(text []byte) (Keyring, error) {
 	if json.Unmarshal(text, &file) != nil {
 		return nil, fmt.Errorf("is not a docker configuration: %w", runtime.ErrInvalid)
 	}
-	return entries(file.Auths)
+	return file.Auths, nil
 }
 
 func parseDockerConfig(text []byte) (Keyring, error) {
@@ -159,15 +213,28 @@ func (k Keyring) Request(name, handler string) (Request, error) {
 	return Request{Ref: withTag(name, ref), repository: ref.Repository(), handler: handler, logins: k.lookup(ref)}, nil
 }
 
+// WithNode returns the request with the logins of the node that match, which are tried
+// after those of the pod. An image that is pulled with one of them is for every pod.
+func (r Request) WithNode(ring Keyring) Request {
+	if ref, err := ParseReference(r.Ref); err == nil {
+		r.nodeLogins = ring.lookup(ref)
+	}
+	return r
+}
+
 // lookup returns the logins for an image, the best match first.
 func (k Keyring) lookup(r Reference) []*v1.AuthConfig {
 	var out []*v1.AuthConfig
 	for _, c := range k {
-		if hostMatches(c.host, r.Registry) && (c.prefix == "" || r.Path == c.prefix || strings.HasPrefix(r.Path, c.prefix+"/")) {
+		if c.matches(r) {
 			out = append(out, c.auth)
 		}
 	}
 	return out
+}
+
+func (c credential) matches(r Reference) bool {
+	return hostMatches(c.host, r.Registry) && (c.prefix == "" || r.Path == c.prefix || strings.HasPrefix(r.Path, c.prefix+"/"))
 }
 
 // hostMatches compares part by part, so that a glob never spans a dot, and the
@@ -188,4 +255,18 @@ func hostMatches(pattern, host string) bool {
 		}
 	}
 	return true
+}
+
+// Matches reports whether a place that a login is for, or a pattern of a credential
+// provider, matches an image. An invalid one matches nothing.
+func Matches(where, image string) bool {
+	host, prefix, ok := location(where)
+	ref, err := ParseReference(image)
+	return ok && err == nil && credential{host: host, prefix: prefix}.matches(ref)
+}
+
+// IsPlace reports whether where says what a login is for.
+func IsPlace(where string) bool {
+	_, _, ok := location(where)
+	return ok
 }

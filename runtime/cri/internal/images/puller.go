@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,7 +55,8 @@ type Limits struct {
 type Request struct {
 	Ref                 string // as the runtime gets it
 	repository, handler string
-	logins              []*v1.AuthConfig // the best match first
+	logins              []*v1.AuthConfig // of the pod, the best match first
+	nodeLogins          []*v1.AuthConfig // of the node
 }
 
 // Puller pulls images: each reference once at a time regardless of how many wait for it,
@@ -83,7 +85,17 @@ type pullKey struct{ ref, logins, handler string }
 // pullTarget is the result of a pull on the node, regardless of the credentials.
 type pullTarget struct{ ref, handler string }
 
-func (r *Request) key() pullKey { return pullKey{r.Ref, fingerprint(r.logins), r.handler} }
+func (r *Request) key() pullKey {
+	return pullKey{r.Ref, fingerprint(slices.Concat(r.logins, r.nodeLogins)), r.handler}
+}
+
+// recorded returns the login that a pull is recorded with: none for one of the node.
+func (r *Request) recorded(auth *v1.AuthConfig) *v1.AuthConfig {
+	if slices.Contains(r.nodeLogins, auth) {
+		return nil
+	}
+	return auth
+}
 
 func (r *Request) target() pullTarget { return pullTarget{r.Ref, r.handler} }
 
@@ -261,11 +273,12 @@ func (p *Puller) fetch(ctx context.Context, before *pull, req Request, sandbox *
 	if err := p.rate.Wait(ctx); err != nil {
 		return "", err
 	}
-	if len(req.logins) == 0 {
+	logins := slices.Concat(req.logins, req.nodeLogins)
+	if len(logins) == 0 {
 		return p.records.attempt(ctx, req, nil, sandbox)
 	}
 	var errs []error
-	for _, auth := range req.logins {
+	for _, auth := range logins {
 		image, err := p.records.attempt(ctx, req, auth, sandbox)
 		if err == nil {
 			return image, nil

@@ -220,7 +220,7 @@ func (r *records) end(req Request, auth *v1.AuthConfig) {
 // pulled notes a pull that worked, before its beginning is forgotten.
 func (r *records) pulled(ctx context.Context, id string, req Request, auth *v1.AuthConfig) {
 	r.mu.Lock()
-	changed := r.state.note(id, req.repository, auth)
+	changed := r.state.note(id, req.repository, req.recorded(auth))
 	r.pulls++
 	r.noted[id] = r.pulls
 	crowded := len(r.state.Images) > r.pruneAt

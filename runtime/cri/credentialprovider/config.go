@@ -1,0 +1,125 @@
+package credentialprovider
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	configv1 "k8s.io/kubelet/config/v1"
+	apiv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sublet-dev/agent/runtime/cri/internal/images"
+)
+
+// configKind is what a configuration file contains.
+const configKind = "CredentialProviderConfig"
+
+// readConfig reads a configuration file, or those of a directory that end in .json, .yaml
+// or .yml, in the order of their names.
+func readConfig(path string) ([]configv1.CredentialProvider, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	files := []string{path}
+	if info.IsDir() {
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return nil, err
+		}
+		files = nil
+		for _, e := range entries {
+			if slices.Contains([]string{".json", ".yaml", ".yml"}, filepath.Ext(e.Name())) {
+				files = append(files, filepath.Join(path, e.Name()))
+			}
+		}
+		if len(files) == 0 {
+			return nil, fmt.Errorf("%s: no file ends in .json, .yaml or .yml", path)
+		}
+	}
+	var all []configv1.CredentialProvider
+	var errs []error
+	for _, file := range files {
+		providers, err := readConfigFile(file)
+		all, errs = append(all, providers...), append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}
+
+func readConfigFile(path string) ([]configv1.CredentialProvider, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var cfg configv1.CredentialProviderConfig
+	if err := yaml.UnmarshalStrict(text, &cfg); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	group, version, _ := strings.Cut(cfg.APIVersion, "/")
+	if cfg.Kind != configKind || group != configv1.GroupName || version != "v1" && version != "v1beta1" {
+		return nil, fmt.Errorf("%s: is a %s of %s, must be a %s of %s", path, cfg.Kind, cfg.APIVersion, configKind, configv1.SchemeGroupVersion)
+	}
+	if len(cfg.Providers) == 0 {
+		return nil, fmt.Errorf("%s: providers: at least one required", path)
+	}
+	return cfg.Providers, nil
+}
+
+// check returns all errors of the providers.
+func check(providers []configv1.CredentialProvider, binDir string) error {
+	var errs []error
+	names := map[string]bool{}
+	for i, p := range providers {
+		fail := func(format string, args ...any) {
+			errs = append(errs, fmt.Errorf("providers[%d] %q: "+format, append([]any{i, p.Name}, args...)...))
+		}
+		if p.Name == "" || p.Name == "." || p.Name == ".." || strings.ContainsAny(p.Name, "/ \x00") {
+			fail("name: must be the name of a program, without slashes and spaces")
+		} else if err := executable(filepath.Join(binDir, p.Name)); err != nil {
+			fail("%w", err)
+		}
+		if names[p.Name] {
+			fail("name: used twice")
+		}
+		names[p.Name] = true
+		if p.APIVersion != apiv1.SchemeGroupVersion.String() && p.APIVersion != apiv1.GroupName+"/v1beta1" {
+			fail("apiVersion: %q is not supported, only %s", p.APIVersion, apiv1.SchemeGroupVersion)
+		}
+		if len(p.MatchImages) == 0 {
+			fail("matchImages: at least one required")
+		}
+		for _, pattern := range p.MatchImages {
+			if !images.IsPlace(pattern) {
+				fail("matchImages: %q is not a registry with an optional path", pattern)
+			}
+		}
+		if p.DefaultCacheDuration == nil || p.DefaultCacheDuration.Duration < 0 {
+			fail("defaultCacheDuration: required, and must not be negative; 0s: nothing is cached")
+		}
+		if p.TokenAttributes != nil {
+			fail("tokenAttributes: tokens of service accounts are not supported")
+		}
+		for _, v := range p.Env {
+			if v.Name == "" || strings.ContainsAny(v.Name, "=\x00") {
+				fail("env: %q is not the name of a variable", v.Name)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// executable returns an error for what is not a program.
+func executable(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
+		return fmt.Errorf("%s: not an executable file", path)
+	}
+	return nil
+}
