@@ -56,6 +56,7 @@ var allowedImports = map[string][]string{
 	"server/ui":               {"timeline"},
 	"e2e":                     {},
 	"test/bench":              {},
+	"test/conformance":        {},
 	"test/scenario":           {},
 	"docs":                    {},
 	"internal/atomicfile":     {},
