@@ -55,7 +55,7 @@ func answer(mode string) {
 	case "huge":
 		fmt.Print(strings.Repeat(" ", 2<<20))
 	case "slow":
-		time.Sleep(time.Hour) //nolint:forbidigo // it is killed
+		time.Sleep(time.Hour) // it is killed
 	case "none":
 		fmt.Printf(form, "Image", `"cacheDuration":"0s",`, registry)
 	default:
