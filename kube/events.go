@@ -16,6 +16,7 @@ import (
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/sleep"
+	"github.com/sublet-dev/agent/podspec"
 )
 
 const (
@@ -23,13 +24,16 @@ const (
 	maxEventTries   = 12 // as client-go
 	eventBackOff    = 10 * time.Second
 	eventTimeout    = 30 * time.Second
+
+	kubeletComponent = "kubelet"
 )
 
 // Events is a recorder that writes Kubernetes events to the API server, correlated as
 // client-go does it: a repeated event is counted, similar ones are combined, and an
 // object has at most 25 events at once and one every five minutes after that.
 //
-// Record never blocks. Kube.Run writes the events, one after another. While the API
+// The source of the agent's own events is "kubelet", by which clients select the events of
+// nodes. Record never blocks. Kube.Run writes the events, one after another. While the API
 // server is away the last 1000 wait, each for up to two minutes of attempts.
 type Events struct {
 	k          *Kube
@@ -46,6 +50,12 @@ func (k *Kube) Events() *Events { return k.events }
 // Record queues an event. The oldest is dropped if there are too many.
 func (e *Events) Record(event *corev1.Event) {
 	event = event.DeepCopy()
+	if event.Source.Component == podspec.EventComponent {
+		event.Source.Component = kubeletComponent
+	}
+	if event.ReportingController == podspec.EventComponent {
+		event.ReportingController = kubeletComponent
+	}
 	e.mu.Lock()
 	if len(e.queue) == maxQueuedEvents {
 		e.queue = e.queue[1:]

@@ -39,6 +39,30 @@ func newTestEvent(reason, message string) *corev1.Event {
 	return podspec.NewEvent(newTestPod("a"), corev1.EventTypeWarning, reason, message, time.Now())
 }
 
+// Clients select the events of nodes by their source; those of others keep theirs.
+func TestEvents_SourceIsKubelet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		k := newTestKube(t, fake)
+		runKube(t, k)
+		own := newTestEvent("BackOff", "own")
+		k.Events().Record(own)
+		time.Sleep(time.Second)
+		other := newTestEvent("Synced", "other")
+		other.Source.Component, other.ReportingController = "operator", "example.com/operator"
+		k.Events().Record(other)
+		time.Sleep(time.Second)
+		events := map[string]corev1.Event{}
+		for _, e := range fake.Events() {
+			events[e.Message] = e
+		}
+		require.Len(t, events, 2)
+		require.Equal(t, []string{"kubelet", "kubelet"}, []string{events["own"].Source.Component, events["own"].ReportingController})
+		require.Equal(t, []string{"operator", "example.com/operator"}, []string{events["other"].Source.Component, events["other"].ReportingController})
+		require.Equal(t, podspec.EventComponent, own.Source.Component, "the caller's")
+	})
+}
+
 func TestEvents_CountsRepeatedEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)

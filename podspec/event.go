@@ -19,6 +19,9 @@ func NewNodeEvent(node, eventType, reason, message string, now time.Time) *corev
 	return e
 }
 
+// EventComponent is the source of the events of this module.
+const EventComponent = "sublet"
+
 // NewEvent returns an event about the pod that occurred once at now. eventType is
 // corev1.EventTypeNormal or EventTypeWarning.
 func NewEvent(pod *corev1.Pod, eventType, reason, message string, now time.Time) *corev1.Event {
@@ -38,8 +41,8 @@ func NewEvent(pod *corev1.Pod, eventType, reason, message string, now time.Time)
 			ResourceVersion: pod.ResourceVersion,
 		},
 		Type: eventType, Reason: reason, Message: message,
-		Source:         corev1.EventSource{Component: "sublet", Host: pod.Spec.NodeName},
+		Source:         corev1.EventSource{Component: EventComponent, Host: pod.Spec.NodeName},
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
-		ReportingController: "sublet", ReportingInstance: pod.Spec.NodeName,
+		ReportingController: EventComponent, ReportingInstance: pod.Spec.NodeName,
 	}
 }
