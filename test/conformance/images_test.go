@@ -3,13 +3,21 @@
 package conformance
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
+	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -93,6 +101,9 @@ func (i *images) push(repository, tag string) bool {
 	case "agnhost":
 		config["Entrypoint"], config["Cmd"] = []string{"/agnhost"}, []string{"pause"}
 		program("agnhost", i.agnhost, 0o755)
+		cert, key := i.certificate()
+		program("localhost.crt", cert, 0o644)
+		program("localhost.key", key, 0o644)
 		extra = append(extra, containerdtest.File{Name: "agnhost-2", Link: "agnhost"}, containerdtest.File{Name: "uploads/", Mode: 0o755})
 	case "nonroot":
 		config["User"], config["Entrypoint"] = "1234", []string{"/bin/sh", "-c", "id -u"}
@@ -111,6 +122,23 @@ func (i *images) push(repository, tag string) bool {
 	_, err := i.registry.Push(repository, tag, config, i.base, extra)
 	require.NoError(i.t, err)
 	return true
+}
+
+// certificate returns a certificate and its key, in PEM, for servers in pods that the suite
+// starts with HTTPS. Nobody verifies it.
+func (i *images) certificate() (cert, key []byte) {
+	i.t.Helper()
+	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(i.t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, signer.Public(), signer)
+	require.NoError(i.t, err)
+	encoded, err := x509.MarshalPKCS8PrivateKey(signer)
+	require.NoError(i.t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})
 }
 
 // pushAll pushes what the suite lists as its images, and returns the file that tells the suite
