@@ -113,6 +113,9 @@ func (i *images) push(repository, tag string) bool {
 	case "nginx":
 		config["Cmd"] = []string{"/web"}
 		extra = append(extra, containerdtest.File{Name: "web", Link: "bin/tools"})
+	case "kitten": // is read as a volume
+		program("data.json", []byte(`{"image": "kitten.jpg"}`), 0o644)
+		program("etc/os-release", []byte("NAME=\"Alpine Linux\"\n"), 0o644)
 	case "pause":
 		config["User"], config["Entrypoint"], config["Cmd"] = "65535:65535", []string{"/agnhost"}, []string{"pause"}
 		program("agnhost", i.agnhost, 0o755)
