@@ -195,6 +195,11 @@ func (a *Agent) Pods() []*corev1.Pod {
 // healthy: it does what it should.
 func (a *Agent) PodProblems() []syncloop.PodProblem { return a.c.PodManager.Problems() }
 
+// Problems returns all that is wrong with what the node should run: SourceErrors, PodProblems and InspectionErrors.
+func (a *Agent) Problems() []syncloop.Problem {
+	return syncloop.Problems(a.SourceErrors(), a.PodProblems(), a.InspectionErrors(), a.Pods)
+}
+
 // NodeStatus returns the status of the node as the Node object of a cluster has it: capacity, conditions, addresses, images and
 // what the machine tells about itself. The error says what could not be found out and is left out.
 func (a *Agent) NodeStatus(ctx context.Context) (corev1.NodeStatus, error) {

@@ -76,6 +76,9 @@ func newOperator(a *Agent) (*podops.Operator, error) {
 			podworkers.Evictor
 			podworkers.Recreator
 		}{c.evictor(), podworkers.Recreator{Workers: c.PodWorkers}},
-		Streamer: func() (runtime.Streamer, bool) { return runtime.Capability[runtime.Streamer](c.Runtime) },
+		Streamer: func() (runtime.Streamer, bool) { return runtime.Capability[runtime.Streamer](c.Runtime) }, CheckpointsDir: c.path("checkpoints"),
+		Checkpointer: func() (runtime.ContainerCheckpointer, bool) {
+			return runtime.Capability[runtime.ContainerCheckpointer](c.Runtime)
+		},
 	})
 }

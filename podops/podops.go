@@ -1,8 +1,8 @@
 // Package podops has the operations on the pods of a node that operators ask for by name:
 // logs, exec, attach, port-forward, restart, evict and drain. An Operator resolves the
 // names against the pods and the runtime as observed, and leaves the work to the packages
-// behind its small interfaces. It is the LogReader, Streamer and CommandRunner of package
-// server.
+// behind its small interfaces. It is the LogReader, Streamer, CommandRunner and
+// Checkpointer of package server.
 package podops
 
 import (
@@ -29,7 +29,7 @@ var (
 	ErrContainerRequired = errors.New("a container name must be specified")
 )
 
-// Config describes an Operator. All fields but Streamer are required.
+// Config describes an Operator. All fields but Streamer and Checkpointer are required.
 type Config struct {
 	// Pods returns the pods of the node, each with its newest status.
 	Pods     func() []*corev1.Pod
@@ -39,6 +39,9 @@ type Config struct {
 	Logs     Logs
 	// Streamer has the streaming server of the runtime. Default: no exec, attach or port-forward
 	Streamer func() (runtime.Streamer, bool)
+	// Checkpointer writes checkpoints into CheckpointsDir, an absolute path. Default: no checkpoints
+	Checkpointer   func() (runtime.ContainerCheckpointer, bool)
+	CheckpointsDir string
 }
 
 // PodCache has the observed state of pods. *podcache.Cache is one.
@@ -76,6 +79,9 @@ func New(cfg Config) (*Operator, error) {
 	}
 	if cfg.Streamer == nil {
 		cfg.Streamer = func() (runtime.Streamer, bool) { return nil, false }
+	}
+	if cfg.Checkpointer == nil || cfg.CheckpointsDir == "" {
+		cfg.Checkpointer = func() (runtime.ContainerCheckpointer, bool) { return nil, false }
 	}
 	return &Operator{cfg}, nil
 }

@@ -25,7 +25,7 @@ import (
 // The capabilities are ContainerRemover, LogReopener, ImageStore, ImageUser,
 // ImageFSReporter, SandboxImageReporter, ContainerStatsReporter,
 // CgroupDriverReporter, TimestampedWatcher, PodUpdater, PodDialer, Streamer, PodSyncer,
-// PodLogReader and OwnerSetter.
+// PodLogReader, ContainerCheckpointer and OwnerSetter.
 func Capability[T any](rt any) (T, bool) { return capability.Of[T](rt) }
 
 // ContainerRemover is the capability of a runtime that keeps exited containers until
@@ -117,6 +117,15 @@ type Streamer interface {
 
 // Streams are the streams of a process that a client uses. A terminal has no Stderr.
 type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
+
+// ContainerCheckpointer is the capability of a runtime that writes the state of a running
+// container to a file.
+type ContainerCheckpointer interface {
+	// CheckpointContainer writes an archive to path, which must be absolute, on the node. A
+	// timeout of 0 is that of other calls. It returns an error that wraps ErrUnsupported if
+	// the runtime lacks something for it.
+	CheckpointContainer(ctx context.Context, containerID, path string, timeout time.Duration) error
+}
 
 // PodSyncer is the capability of a runtime that runs pods as they are, and not sandboxes
 // and containers: package provider has one. It observes pods as Pod.Object, whose status is

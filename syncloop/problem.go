@@ -7,7 +7,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/pleg"
+	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 )
 
@@ -80,4 +83,48 @@ func failedAt(st *corev1.PodStatus) time.Time {
 		return st.StartTime.Time
 	}
 	return time.Time{}
+}
+
+// Problem is something that is wrong with what a node should run. It leaves the node
+// healthy.
+type Problem struct {
+	Location string    // a file, URL or source, or a pod
+	Err      error     // of a podsource.SourceError, or a PodProblem or pleg.InspectionError
+	Since    time.Time // when it was first found
+}
+
+// Error returns location and error.
+func (p Problem) Error() string { return p.Location + ": " + p.Err.Error() }
+
+// Unwrap returns Err.
+func (p Problem) Unwrap() error { return p.Err }
+
+// Problems joins the errors of sources, the pods that do not run, and those that cannot be
+// inspected. pods returns the pods of the node, for their names. It is pure.
+func Problems(sources []podsource.SourceError, failed []PodProblem, uninspected []pleg.InspectionError, pods func() []*corev1.Pod) []Problem {
+	var all []Problem
+	for _, e := range sources {
+		all = append(all, Problem{e.Location, e.Err, e.Since})
+	}
+	for _, p := range failed {
+		all = append(all, Problem{podLocation(p.Pod, p.Pod.UID), p, p.Since})
+	}
+	if len(uninspected) == 0 {
+		return all
+	}
+	known := map[types.UID]*corev1.Pod{}
+	for _, pod := range pods() {
+		known[pod.UID] = pod
+	}
+	for _, e := range uninspected {
+		all = append(all, Problem{podLocation(known[e.UID], e.UID), e, e.Since})
+	}
+	return all
+}
+
+func podLocation(pod *corev1.Pod, uid types.UID) string {
+	if pod == nil {
+		return fmt.Sprintf("pod with UID %s", uid)
+	}
+	return fmt.Sprintf("pod %s/%s with UID %s", pod.Namespace, pod.Name, uid)
 }

@@ -9,8 +9,6 @@ import (
 	"net/http"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/server"
@@ -28,7 +26,7 @@ func newServers(f *flags, c *cluster, a *agent.Agent, m *metrics, socket *socket
 	base := server.Config{
 		NodeName: f.nodeName, Pods: a.Pods, Problems: problems(a), Logger: log, Handlers: handlers,
 		Checks: []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}}, Warnings: conditionMessages(a),
-		Logs: a.Operator(), Streams: a.Operator(), Commands: a.Operator(),
+		Logs: a.Operator(), Streams: a.Operator(), Commands: a.Operator(), Checkpointer: a.Operator(),
 		Summary: func(ctx context.Context, _ bool) (any, error) { return a.Stats(ctx) },
 	}
 	f.debug.configure(&base)
@@ -89,30 +87,11 @@ func asJSON(query func(*http.Request) (any, error)) http.HandlerFunc {
 	}
 }
 
-// problems returns source errors, pods that the node has rejected or evicted, and pods
-// that cannot be inspected.
+// problems returns what is wrong with what the node should run.
 func problems(a *agent.Agent) func() []server.Problem {
 	return func() (all []server.Problem) {
-		for _, f := range a.SourceErrors() {
-			all = append(all, server.Problem{Location: f.Location, Error: f.Err.Error(), Since: f.Since})
-		}
-		for _, p := range a.PodProblems() {
-			all = append(all, server.Problem{Location: fmt.Sprintf("pod %s/%s with UID %s", p.Pod.Namespace, p.Pod.Name, p.Pod.UID), Error: p.Error(), Since: p.Since})
-		}
-		failing := a.InspectionErrors()
-		if len(failing) == 0 {
-			return all
-		}
-		pods := map[types.UID]*corev1.Pod{}
-		for _, pod := range a.Pods() {
-			pods[pod.UID] = pod
-		}
-		for _, f := range failing {
-			location := fmt.Sprintf("pod with UID %s", f.UID)
-			if pod := pods[f.UID]; pod != nil {
-				location = fmt.Sprintf("pod %s/%s with UID %s", pod.Namespace, pod.Name, f.UID)
-			}
-			all = append(all, server.Problem{Location: location, Error: f.Error(), Since: f.Since})
+		for _, p := range a.Problems() {
+			all = append(all, server.Problem{Location: p.Location, Error: p.Err.Error(), Since: p.Since})
 		}
 		return all
 	}

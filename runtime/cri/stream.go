@@ -1,9 +1,11 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
+	"time"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -53,4 +55,21 @@ func streamURL(rpc, text string, err error) (*url.URL, error) {
 		return nil, fmt.Errorf("%s: the runtime returned an invalid URL of its streaming server", rpc)
 	}
 	return u, nil
+}
+
+var _ runtime.ContainerCheckpointer = (*Client)(nil)
+
+// checkpointMargin is how much longer than the timeout of a checkpoint its call may take.
+const checkpointMargin = 5 * time.Second
+
+// CheckpointContainer writes a checkpoint of a container. See runtime.ContainerCheckpointer.
+func (c *Client) CheckpointContainer(ctx context.Context, containerID, path string, timeout time.Duration) error {
+	if err := c.mayChangeContainer(ctx, containerID); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	timeout = cmp.Or(timeout, c.cfg.Timeout)
+	_, err := do(ctx, c, "CheckpointContainer", containerID, timeout+checkpointMargin, c.rs.CheckpointContainer, &v1.CheckpointContainerRequest{
+		ContainerId: containerID, Location: path, Timeout: int64(timeout.Seconds()),
+	})
+	return err
 }
