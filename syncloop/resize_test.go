@@ -204,3 +204,17 @@ func TestPodManager_TerminatingPodIsNotResized(t *testing.T) {
 	assert.Empty(t, p.pendingResizes)
 	assert.Equal(t, []string{"remove a"}, p.do(podsource.Remove, newPod("a")))
 }
+
+// A pod that has not started yet has no allocation that a change could exceed: it starts
+// with what it asks for by then, or is rejected.
+func TestPodManager_ReservedPodIsNotResized(t *testing.T) {
+	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })
+	require.True(t, p.reserveUID("a"))
+	p.do(podsource.Add, newPod("a", asking("1")))
+	assert.Empty(t, p.do(podsource.Update, newPod("a", asking("5"))))
+	assert.Equal(t, "5", p.has(t, "a"))
+	assert.Empty(t, p.events.events)
+	require.True(t, p.unreserveUID("a"))
+	p.HandlePodRecreations([]types.UID{"a"})
+	assert.True(t, p.get("a").rejected)
+}
