@@ -88,6 +88,7 @@ var allowedImports = map[string][]string{
 	"runtimestate":            {"runtime"},
 
 	"runtime/cri/credentialprovider":         {"runtime/cri", "runtime/cri/internal/images"},
+	"runtime/provider/providertest":          {"podspec", "runtime", "runtime/provider"},
 	"runtime/cri/internal/images":            {"internal/atomicfile", "podspec", "runtime"},
 	"runtime/cri/internal/translate":         {"podspec", "runtime"},
 	"runtime/embedded/simulated":             {"runtime/embedded", "runtime/embedded/internal/reference", "runtime/embedded/internal/signals"},

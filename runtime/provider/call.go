@@ -96,9 +96,9 @@ func do[T any](ctx context.Context, c *calls, key, what string, call func(contex
 	}
 }
 
-// isNotFound reports whether a provider does not have a pod. Providers of virtual-kubelet
+// IsNotFound reports whether a provider does not have a pod. Providers of virtual-kubelet
 // return errors with a method.
-func isNotFound(err error) bool {
+func IsNotFound(err error) bool {
 	if errors.Is(err, runtime.ErrNotFound) {
 		return true
 	}

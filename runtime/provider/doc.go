@@ -14,6 +14,8 @@
 // [Attacher], [PortForwarder], [StatsReporter]. What is missing is reported as not supported
 // by this provider.
 //
+// Package providertest tests a provider.
+//
 // The methods are those of virtual-kubelet's providers where their types allow it.
 // docs/virtual-kubelet.md says what differs.
 //

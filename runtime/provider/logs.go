@@ -48,7 +48,7 @@ func (r *Runtime) ReadLog(ctx context.Context, pod *corev1.Pod, container string
 
 // notFound makes an error of any provider for a missing pod a runtime.ErrNotFound.
 func notFound(err error) error {
-	if isNotFound(err) && !errors.Is(err, runtime.ErrNotFound) {
+	if IsNotFound(err) && !errors.Is(err, runtime.ErrNotFound) {
 		return fmt.Errorf("%w: %w", runtime.ErrNotFound, err)
 	}
 	return err

@@ -93,7 +93,7 @@ func (r *Runtime) getPod(ctx context.Context, getter PodGetter, e *podEntry) (ru
 		pod, err := getter.GetPod(ctx, e.namespace, e.name)
 		return pod.DeepCopy(), err
 	})
-	if err != nil && !isNotFound(err) {
+	if err != nil && !IsNotFound(err) {
 		return runtime.Pod{}, err
 	}
 	r.mu.Lock()

@@ -127,6 +127,9 @@ func TestRuntime_Pod_SharesLists(t *testing.T) {
 		p.on("GetPods", func(context.Context, *corev1.Pod) error { lists++; time.Sleep(time.Second); return nil })
 		for i := range 10 {
 			go func() { _, _ = rt.Pod(t.Context(), types.UID(fmt.Sprint(i))) }()
+			if i == 0 {
+				synctest.Wait() // its list has begun before the other calls
+			}
 		}
 		synctest.Wait()
 		time.Sleep(10 * time.Second)

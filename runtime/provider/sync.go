@@ -136,7 +136,7 @@ func (r *Runtime) Kill(ctx context.Context, pod *corev1.Pod, observed runtime.Po
 		return nil
 	}
 	deleted := deletedPod(pod, observed.Object, t.GracePeriod)
-	if err := r.change(ctx, deleted, "delete pod", r.cfg.Provider.DeletePod); err != nil && !isNotFound(err) {
+	if err := r.change(ctx, deleted, "delete pod", r.cfg.Provider.DeletePod); err != nil && !IsNotFound(err) {
 		return err
 	}
 	waitCtx, cancel := context.WithTimeoutCause(ctx, t.GracePeriod+r.cfg.Timeout, errStillRunning)
@@ -168,7 +168,7 @@ func (r *Runtime) Remove(ctx context.Context, observed runtime.Pod) error {
 	}
 	if observed.Object != nil {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: observed.UID, Namespace: observed.Namespace, Name: observed.Name}}
-		if err := r.change(ctx, deletedPod(pod, observed.Object, 0), "delete pod", r.cfg.Provider.DeletePod); err != nil && !isNotFound(err) {
+		if err := r.change(ctx, deletedPod(pod, observed.Object, 0), "delete pod", r.cfg.Provider.DeletePod); err != nil && !IsNotFound(err) {
 			return err
 		}
 	}

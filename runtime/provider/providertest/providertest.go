@@ -1,0 +1,182 @@
+// Package providertest tests a provider as an agent uses it.
+//
+//	func TestProvider(t *testing.T) {
+//		providertest.TestProvider(t, newMyProvider(), &corev1.Pod{Spec: corev1.PodSpec{Containers: ...}})
+//	}
+package providertest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/provider"
+)
+
+// timeout bounds each step: creation, update, end.
+const timeout = 5 * time.Minute
+
+// TestProvider creates pods made from template, which must run until they are deleted, and
+// requires what provider.Provider promises of each method that the provider has. It leaves
+// no pod behind, and touches no others.
+func TestProvider(t *testing.T, p provider.Provider, template *corev1.Pod) {
+	t.Helper()
+	s := &suite{Provider: p, template: template}
+	t.Run("reports a created pod by its UID, namespace and name", s.created)
+	t.Run("has several pods", s.several)
+	t.Run("accepts to delete a missing pod", func(t *testing.T) { s.delete(t, s.pod("missing")) })
+	if u, ok := p.(provider.PodUpdater); ok {
+		t.Run("keeps an updated pod running", func(t *testing.T) { s.updated(t, u) })
+	}
+	if g, ok := p.(provider.PodGetter); ok {
+		t.Run("finds one pod", func(t *testing.T) { s.found(t, g) })
+	}
+	if n, ok := p.(provider.PodNotifier); ok {
+		t.Run("notifies of the end of a pod", func(t *testing.T) { s.notifies(t, n) })
+	}
+}
+
+type suite struct {
+	provider.Provider
+	template *corev1.Pod
+}
+
+// pod returns a pod of the template with a name of its own.
+func (s *suite) pod(name string) *corev1.Pod {
+	pod := s.template.DeepCopy()
+	pod.Namespace, pod.Name, pod.UID = "sublet-test", "providertest-"+name, types.UID("providertest-"+name)
+	podspec.Default(pod)
+	return pod
+}
+
+// create creates a pod and waits until it runs. It is deleted at the end of the test.
+func (s *suite) create(t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	pod := s.pod(name)
+	if err := s.CreatePod(t.Context(), pod.DeepCopy()); err != nil {
+		t.Fatalf("create pod: %v", err)
+	}
+	t.Cleanup(func() { s.delete(t, pod) })
+	await(t, "pod "+name+" does not run", func() bool {
+		reported := s.reported(t, pod)
+		return reported != nil && reported.Status.Phase == corev1.PodRunning
+	})
+	return pod
+}
+
+// delete deletes a pod and waits until it has ended.
+func (s *suite) delete(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), timeout)
+	defer cancel()
+	deleted := pod.DeepCopy()
+	deleted.DeletionGracePeriodSeconds = new(int64(1))
+	for range 2 { // the second call removes a pod that is reported as ended
+		if err := s.DeletePod(ctx, deleted.DeepCopy()); err != nil && !provider.IsNotFound(err) {
+			t.Errorf("delete pod: %v; want nil or an error that wraps runtime.ErrNotFound", err)
+			return
+		}
+		await(t, "pod "+pod.Name+" does not end", func() bool {
+			reported := s.reported(t, pod)
+			return reported == nil || podspec.IsTerminalPhase(reported.Status.Phase)
+		})
+	}
+}
+
+// reported returns the pod as GetPods returns it, or nil.
+func (s *suite) reported(t *testing.T, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), timeout)
+	defer cancel()
+	pods, err := s.GetPods(ctx)
+	if err != nil {
+		t.Errorf("get pods: %v", err)
+		return nil
+	}
+	for _, reported := range pods {
+		if reported != nil && reported.UID == pod.UID {
+			return reported
+		}
+	}
+	return nil
+}
+
+func (s *suite) created(t *testing.T) {
+	pod := s.create(t, "created")
+	reported := s.reported(t, pod)
+	if reported == nil || reported.Namespace != pod.Namespace || reported.Name != pod.Name {
+		t.Errorf("got %v, want a pod %s/%s: an agent finds its pods by them after a restart", reported, pod.Namespace, pod.Name)
+	}
+}
+
+func (s *suite) several(t *testing.T) {
+	for _, name := range []string{"first", "second"} {
+		s.create(t, name)
+	}
+	if s.reported(t, s.pod("first")) == nil || s.reported(t, s.pod("second")) == nil {
+		t.Error("a second pod has replaced the first")
+	}
+}
+
+func (s *suite) updated(t *testing.T, u provider.PodUpdater) {
+	pod := s.create(t, "updated")
+	pod.Labels = map[string]string{"providertest": "updated"}
+	if err := u.UpdatePod(t.Context(), pod.DeepCopy()); err != nil {
+		t.Fatalf("update pod: %v", err)
+	}
+	await(t, "the updated pod does not run", func() bool {
+		reported := s.reported(t, pod)
+		return reported != nil && reported.Status.Phase == corev1.PodRunning
+	})
+}
+
+func (s *suite) found(t *testing.T, g provider.PodGetter) {
+	pod := s.create(t, "found")
+	if found, err := g.GetPod(t.Context(), pod.Namespace, pod.Name); err != nil || found == nil || found.UID != pod.UID {
+		t.Errorf("get pod: got %v, %v, want the pod", found, err)
+	}
+	if found, err := g.GetPod(t.Context(), pod.Namespace, "providertest-missing"); found != nil || err != nil && !provider.IsNotFound(err) {
+		t.Errorf("get missing pod: got %v, %v, want nil or an error that wraps %v", found, err, runtime.ErrNotFound)
+	}
+}
+
+func (s *suite) notifies(t *testing.T, n provider.PodNotifier) {
+	notified := make(chan types.UID, 1000)
+	n.NotifyPods(t.Context(), func(pod *corev1.Pod) {
+		select {
+		case notified <- pod.UID:
+		default:
+		}
+	})
+	pod := s.create(t, "notified")
+	s.delete(t, pod)
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	for {
+		select {
+		case uid := <-notified:
+			if uid == pod.UID {
+				return
+			}
+		case <-timer.C:
+			t.Fatal("no notification for a pod that was created and deleted")
+		}
+	}
+}
+
+// await polls until done.
+func await(t *testing.T, problem string, done func() bool) {
+	t.Helper()
+	for until := time.Now().Add(timeout); !done(); {
+		if time.Now().After(until) || t.Failed() {
+			t.Errorf("%s within %v", problem, timeout)
+			return
+		}
+		<-time.NewTimer(10 * time.Millisecond).C
+	}
+}
