@@ -297,7 +297,7 @@ func newNodeStatus(c *Components) (*node.Status, error) {
 	}
 	cfg := node.StatusConfig{
 		Resources: node.Resources{Capacity: c.Node.Capacity, Allocatable: c.Node.Allocatable}, MaxPods: c.Node.MaxPods,
-		Info: node.DetectInfo(os.DirFS("/")), Conditions: conditions, Runtime: c.RuntimeState.Status, Port: c.Node.Port,
+		Info: node.DetectInfo(os.DirFS("/")), Conditions: conditions, Runtime: c.RuntimeState.Status, Port: c.Node.Port, DeclaredFeatures: runtime.DeclaredFeatures(c.Runtime),
 		Addresses: func() ([]corev1.NodeAddress, error) {
 			return node.Addresses(node.AddressConfig{NodeName: c.NodeName, IPs: c.Node.IPs})
 		},

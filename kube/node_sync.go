@@ -175,7 +175,7 @@ func (n *Node) desired(current *corev1.Node, status corev1.NodeStatus, now time.
 	s := &d.Status
 	s.Capacity = resources(s.Capacity, status.Capacity)
 	s.Allocatable = resources(s.Allocatable, status.Allocatable)
-	s.DaemonEndpoints, s.VolumesInUse = status.DaemonEndpoints, status.VolumesInUse
+	s.DaemonEndpoints, s.VolumesInUse, s.DeclaredFeatures = status.DaemonEndpoints, status.VolumesInUse, status.DeclaredFeatures
 	runtimeVersion := s.NodeInfo.ContainerRuntimeVersion
 	s.NodeInfo = status.NodeInfo
 	setDefault(&s.NodeInfo.ContainerRuntimeVersion, runtimeVersion)

@@ -35,6 +35,8 @@ type StatusConfig struct {
 	MaxImages                   int // images that are reported, largest first. Default: 50; -1: all
 	// VolumesInUse are the attached volumes that pods use.
 	VolumesInUse func() []corev1.UniqueVolumeName
+	// DeclaredFeatures are reported as they are, sorted. Default: none
+	DeclaredFeatures []string
 	// Port is that of the agent's HTTPS server. Default: none.
 	Port int32
 }
@@ -67,6 +69,8 @@ func (s *Status) At(ctx context.Context, now time.Time) (corev1.NodeStatus, erro
 		Allocatable: s.list(s.cfg.Resources.Allocatable),
 		Conditions:  s.cfg.Conditions.At(now),
 		NodeInfo:    s.cfg.Info,
+
+		DeclaredFeatures: slices.Clone(s.cfg.DeclaredFeatures),
 	}
 	if s.cfg.Devices != nil {
 		allocatable := s.cfg.AllocatableDevices()

@@ -99,14 +99,16 @@ func TestStatus_ImagesAreTheLargest(t *testing.T) {
 
 func TestStatus_ReportsWhatItCanFindOut(t *testing.T) {
 	s := newStatus(t, StatusConfig{
-		Addresses:    func() ([]corev1.NodeAddress, error) { return nil, errors.New("no address") },
-		Images:       func(context.Context) ([]runtime.Image, error) { return nil, errors.New("no images") },
-		VolumesInUse: func() []corev1.UniqueVolumeName { return []corev1.UniqueVolumeName{"v"} },
+		Addresses:        func() ([]corev1.NodeAddress, error) { return nil, errors.New("no address") },
+		Images:           func(context.Context) ([]runtime.Image, error) { return nil, errors.New("no images") },
+		DeclaredFeatures: []string{"F"},
+		VolumesInUse:     func() []corev1.UniqueVolumeName { return []corev1.UniqueVolumeName{"v"} },
 	})
 	st, err := s.At(t.Context(), time.Now())
 	require.ErrorContains(t, err, "no address")
 	require.ErrorContains(t, err, "no images")
 	assert.Equal(t, []corev1.UniqueVolumeName{"v"}, st.VolumesInUse)
+	assert.Equal(t, []string{"F"}, st.DeclaredFeatures)
 	assert.Len(t, st.Conditions, 4)
 	assert.Len(t, s.Conditions(), 4)
 }

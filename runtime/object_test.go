@@ -18,6 +18,12 @@ func TestRunsPods(t *testing.T) {
 	assert.False(t, runtime.RunsPods(struct{}{}))
 }
 
+// A node declares what plans have, and nothing for a runtime without plans.
+func TestDeclaredFeatures(t *testing.T) {
+	assert.Equal(t, []string{"RestartAllContainersOnContainerExits"}, runtime.DeclaredFeatures(struct{}{}))
+	assert.Empty(t, runtime.DeclaredFeatures(podSyncer{}))
+}
+
 func withObject(st corev1.PodStatus) runtime.Pod {
 	return runtime.Pod{UID: "u", Object: &corev1.Pod{Status: st}}
 }
