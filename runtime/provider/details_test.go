@@ -114,7 +114,7 @@ func TestRuntime_Pod_Unknown(t *testing.T) {
 }
 
 // What a provider reports counts, also if it contradicts itself.
-func TestRuntime_Pod_ReportedAgain(t *testing.T) {
+func TestRuntime_Pod_Contradictions(t *testing.T) {
 	p := newMemory()
 	rt := newTestRuntime(t, p)
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodRunning, corev1.PodFailed} {
