@@ -54,6 +54,7 @@ const (
 type env struct {
 	t      *testing.T
 	url    string
+	dir    string // of store
 	http   *http.Client
 	config *rest.Config
 	client kubernetes.Interface
@@ -74,8 +75,9 @@ type env struct {
 // newEnv serves an API with all that it can have. edit may change that.
 func newEnv(t *testing.T, edit func(*kubeapi.Config, *server.Config)) *env {
 	t.Helper()
+	dir := t.TempDir()
 	e := &env{
-		t: t, events: kubeapi.NewEvents(), store: kubeapi.NewStore(t.TempDir()), notify: make(chan struct{}, 1),
+		t: t, dir: dir, events: kubeapi.NewEvents(), store: kubeapi.NewStore(dir), notify: make(chan struct{}, 1),
 		restarts: make(chan *corev1.Pod, 10), restarted: make(chan error, 10),
 	}
 	cfg := kubeapi.Config{
@@ -301,4 +303,8 @@ func values(pairs ...string) string {
 		v.Add(pairs[i], pairs[i+1])
 	}
 	return "?" + v.Encode()
+}
+
+func summaryOf(s stats.Summary) func(context.Context) (stats.Summary, error) {
+	return func(context.Context) (stats.Summary, error) { return s, nil }
 }

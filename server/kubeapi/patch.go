@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"mime"
+	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
@@ -41,7 +43,7 @@ func patcher(contentType string, patch []byte) (func(*corev1.Pod) ([]byte, error
 		}
 		patched, err := apply(original)
 		if failed, ok := errors.AsType[patchTestError](err); ok {
-			return nil, apierrors.NewGenericServerResponse(422, "patch", corev1.Resource("pods"), pod.Name, failed.Error(), 0, false)
+			return nil, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "%s", failed.Error())
 		}
 		if err != nil {
 			return nil, apierrors.NewBadRequest("apply the patch: " + err.Error())

@@ -1,0 +1,138 @@
+package kubeapi_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/sublet-dev/agent/server/kubeapi"
+)
+
+func loadCredentials(t *testing.T, dir string) *kubeapi.Credentials {
+	t.Helper()
+	c, err := kubeapi.LoadCredentials(kubeapi.CredentialsConfig{Dir: dir, Addr: "127.0.0.1:6443", NodeName: nodeName})
+	require.NoError(t, err)
+	return c
+}
+
+// leaf returns the certificate of the server, verified with the CA of the kubeconfig.
+func leaf(t *testing.T, c *kubeapi.Credentials, host string) *x509.Certificate {
+	t.Helper()
+	served, err := c.TLS().GetCertificate(&tls.ClientHelloInfo{})
+	require.NoError(t, err)
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	require.True(t, roots.AppendCertsFromPEM(config.CAData))
+	_, err = served.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: host, CurrentTime: time.Now()})
+	require.NoError(t, err)
+	return served.Leaf
+}
+
+// SV-13
+func TestCredentials_FilesArePrivateAndKept(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "kube-api")
+	c := loadCredentials(t, dir)
+	info, err := os.Stat(dir)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	before := map[string]string{}
+	for _, name := range []string{"ca.crt", "ca.key", "server.crt", "server.key", "token", "kubeconfig"} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o600), info.Mode().Perm(), name)
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		before[name] = string(b)
+	}
+	assert.Len(t, strings.TrimSpace(before["token"]), 64)
+	for _, host := range []string{"127.0.0.1", "localhost", "::1"} {
+		leaf(t, c, host)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	require.NoError(t, err)
+	assert.Equal(t, "https://127.0.0.1:6443", config.Host)
+	assert.Equal(t, strings.TrimSpace(before["token"]), config.BearerToken)
+	require.NoError(t, os.Chmod(c.Kubeconfig(), 0o644))
+	loadCredentials(t, dir)
+	for name, text := range before {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		assert.Equal(t, text, string(b), "%s stays, so that copies of the kubeconfig do", name)
+	}
+	info, err = os.Stat(c.Kubeconfig())
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	require.NoError(t, os.Remove(filepath.Join(dir, "token")))
+	config, err = clientcmd.BuildConfigFromFlags("", loadCredentials(t, dir).Kubeconfig())
+	require.NoError(t, err)
+	assert.NotEqual(t, strings.TrimSpace(before["token"]), config.BearerToken, "revoked")
+}
+
+func TestCredentials_Authenticate(t *testing.T) {
+	c := loadCredentials(t, t.TempDir())
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+	require.NoError(t, err)
+	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+	user, err := c.Authenticate(r)
+	require.NoError(t, err)
+	assert.Nil(t, user)
+	for token, ok := range map[string]bool{config.BearerToken: true, config.BearerToken + "x": false, "": false, config.BearerToken[1:]: false} {
+		r.Header.Set("Authorization", "Bearer "+token)
+		user, err := c.Authenticate(r)
+		assert.Equal(t, ok, err == nil)
+		if ok {
+			assert.Equal(t, kubeapi.OwnerName, user.Username)
+		} else {
+			assert.NotContains(t, err.Error(), config.BearerToken[1:])
+		}
+	}
+}
+
+// SV-13
+func TestCredentials_Renewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		first := leaf(t, loadCredentials(t, dir), "127.0.0.1")
+		time.Sleep(200 * 24 * time.Hour)
+		assert.Equal(t, first.SerialNumber, leaf(t, loadCredentials(t, dir), "127.0.0.1").SerialNumber)
+		ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+		require.NoError(t, err)
+		time.Sleep(60 * 24 * time.Hour)
+		c := loadCredentials(t, dir)
+		assert.NotEqual(t, first.SerialNumber, leaf(t, c, "127.0.0.1").SerialNumber)
+		same, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+		require.NoError(t, err)
+		assert.Equal(t, string(ca), string(same), "the kubeconfig stays valid")
+		time.Sleep(7 * 365 * 24 * time.Hour)
+		leaf(t, loadCredentials(t, dir), "127.0.0.1") // of a new CA
+		other, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+		require.NoError(t, err)
+		assert.NotEqual(t, string(ca), string(other))
+	})
+}
+
+func TestCredentials_DamagedFilesAndOtherAddress(t *testing.T) {
+	dir := t.TempDir()
+	loadCredentials(t, dir)
+	for _, name := range []string{"server.key", "server.crt", "ca.key", "token"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600))
+		leaf(t, loadCredentials(t, dir), "127.0.0.1")
+	}
+	c, err := kubeapi.LoadCredentials(kubeapi.CredentialsConfig{Dir: dir, Addr: "node.example:6443"})
+	require.NoError(t, err)
+	leaf(t, c, "node.example")
+	_, err = kubeapi.LoadCredentials(kubeapi.CredentialsConfig{Dir: dir})
+	require.ErrorContains(t, err, "required")
+}

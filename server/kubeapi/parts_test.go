@@ -1,0 +1,269 @@
+package kubeapi
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/sublet-dev/agent/stats"
+)
+
+// The examples of RFC 6902, appendix A, and of RFC 6901.
+func TestJSONPatch_RFC6902(t *testing.T) {
+	for name, c := range map[string]struct{ doc, patch, want, err string }{
+		"add a member":            {`{"foo":"bar"}`, `[{"op":"add","path":"/baz","value":"qux"}]`, `{"baz":"qux","foo":"bar"}`, ""},
+		"add to a list":           {`{"foo":["bar","baz"]}`, `[{"op":"add","path":"/foo/1","value":"qux"}]`, `{"foo":["bar","qux","baz"]}`, ""},
+		"append":                  {`{"foo":["bar"]}`, `[{"op":"add","path":"/foo/-","value":["abc"]}]`, `{"foo":["bar",["abc"]]}`, ""},
+		"add at the end":          {`{"foo":["bar"]}`, `[{"op":"add","path":"/foo/1","value":"x"}]`, `{"foo":["bar","x"]}`, ""},
+		"remove a member":         {`{"baz":"qux","foo":"bar"}`, `[{"op":"remove","path":"/baz"}]`, `{"foo":"bar"}`, ""},
+		"remove of a list":        {`{"foo":["bar","qux","baz"]}`, `[{"op":"remove","path":"/foo/1"}]`, `{"foo":["bar","baz"]}`, ""},
+		"replace":                 {`{"baz":"qux","foo":"bar"}`, `[{"op":"replace","path":"/baz","value":"boo"}]`, `{"baz":"boo","foo":"bar"}`, ""},
+		"replace in a list":       {`{"a":[1,2,3]}`, `[{"op":"replace","path":"/a/1","value":9}]`, `{"a":[1,9,3]}`, ""},
+		"replace the document":    {`{"a":1}`, `[{"op":"add","path":"","value":{"b":2}}]`, `{"b":2}`, ""},
+		"move":                    {`{"foo":{"bar":"baz","waldo":"fred"},"qux":{"corge":"grault"}}`, `[{"op":"move","from":"/foo/waldo","path":"/qux/thud"}]`, `{"foo":{"bar":"baz"},"qux":{"corge":"grault","thud":"fred"}}`, ""},
+		"move in a list":          {`{"foo":["all","grass","cows","eat"]}`, `[{"op":"move","from":"/foo/1","path":"/foo/3"}]`, `{"foo":["all","cows","eat","grass"]}`, ""},
+		"copy":                    {`{"a":{"x":1}}`, `[{"op":"copy","from":"/a","path":"/b"},{"op":"replace","path":"/b/x","value":2}]`, `{"a":{"x":1},"b":{"x":2}}`, ""},
+		"test":                    {`{"baz":"qux","foo":["a",2,"c"]}`, `[{"op":"test","path":"/baz","value":"qux"},{"op":"test","path":"/foo/1","value":2}]`, `{"baz":"qux","foo":["a",2,"c"]}`, ""},
+		"null":                    {`{"a":1}`, `[{"op":"add","path":"/b","value":null}]`, `{"a":1,"b":null}`, ""},
+		"nested":                  {`{"a":[{"b":[1]}]}`, `[{"op":"add","path":"/a/0/b/0","value":0}]`, `{"a":[{"b":[0,1]}]}`, ""},
+		"escapes":                 {`{"/":9,"~1":10}`, `[{"op":"test","path":"/~01","value":10},{"op":"remove","path":"/~1"}]`, `{"~1":10}`, ""},
+		"test fails":              {`{"baz":"qux"}`, `[{"op":"test","path":"/baz","value":"bar"}]`, "", "testing value /baz failed"},
+		"test of nothing":         {`{}`, `[{"op":"test","path":"/a/b","value":"bar"}]`, "", "testing value /a/b failed"},
+		"test by type":            {`{"a":"10"}`, `[{"op":"test","path":"/a","value":10}]`, "", "failed"},
+		"parent is missing":       {`{"foo":"bar"}`, `[{"op":"add","path":"/baz/bat","value":"qux"}]`, "", `there is no "baz"`},
+		"parent is a value":       {`{"foo":"bar"}`, `[{"op":"add","path":"/foo/bat","value":"qux"}]`, "", "neither an object nor a list"},
+		"remove nothing":          {`{}`, `[{"op":"remove","path":"/a"}]`, "", `there is no "a"`},
+		"replace nothing":         {`{}`, `[{"op":"replace","path":"/a","value":1}]`, "", `there is no "a"`},
+		"index past the end":      {`{"a":[1]}`, `[{"op":"add","path":"/a/2","value":1}]`, "", "index"},
+		"index with a zero":       {`{"a":[1,2]}`, `[{"op":"remove","path":"/a/01"}]`, "", "index"},
+		"negative index":          {`{"a":[1,2]}`, `[{"op":"remove","path":"/a/-1"}]`, "", "index"},
+		"last of a list":          {`{"a":[1,2]}`, `[{"op":"remove","path":"/a/-"}]`, "", "index"},
+		"into itself":             {`{"a":{"b":{}}}`, `[{"op":"move","from":"/a","path":"/a/b/c"}]`, "", "into itself"},
+		"move nothing":            {`{}`, `[{"op":"move","from":"/a","path":"/b"}]`, "", `there is no "a"`},
+		"without path":            {`{}`, `[{"op":"add","value":1}]`, "", "path required"},
+		"without value":           {`{}`, `[{"op":"add","path":"/a"}]`, "", "value required"},
+		"without from":            {`{}`, `[{"op":"copy","path":"/a"}]`, "", "from required"},
+		"path without slash":      {`{}`, `[{"op":"add","path":"a","value":1}]`, "", "must begin with /"},
+		"from without slash":      {`{}`, `[{"op":"copy","path":"/a","from":"b"}]`, "", "must begin with /"},
+		"unknown":                 {`{}`, `[{"op":"spam","path":"/a","value":1}]`, "", `op "spam" is not known`},
+		"no list":                 {`{}`, `{}`, "", "cannot unmarshal"},
+		"second operation is bad": {`{}`, `[{"op":"add","path":"/a","value":1},{"op":"remove","path":"/b"}]`, "", "operation 1"},
+	} {
+		got, err := jsonPatch([]byte(c.doc), []byte(c.patch))
+		if c.err != "" {
+			require.ErrorContains(t, err, c.err, name)
+			continue
+		}
+		require.NoError(t, err, name)
+		assert.JSONEq(t, c.want, string(got), name)
+	}
+	many := []byte(`[{"op":"test","path":"","value":{}}`)
+	for range maxOperations {
+		many = append(many, `,{"op":"test","path":"","value":{}}`...)
+	}
+	_, err := jsonPatch([]byte(`{}`), append(many, ']'))
+	require.ErrorContains(t, err, "10001 operations")
+}
+
+// The examples of RFC 7386, appendix A, that have objects as patches.
+func TestMergePatch_RFC7386(t *testing.T) {
+	for _, c := range [][3]string{
+		{`{"a":"b"}`, `{"a":"c"}`, `{"a":"c"}`},
+		{`{"a":"b"}`, `{"b":"c"}`, `{"a":"b","b":"c"}`},
+		{`{"a":"b"}`, `{"a":null}`, `{}`},
+		{`{"a":"b","b":"c"}`, `{"a":null}`, `{"b":"c"}`},
+		{`{"a":["b"]}`, `{"a":"c"}`, `{"a":"c"}`},
+		{`{"a":"c"}`, `{"a":["b"]}`, `{"a":["b"]}`},
+		{`{"a":{"b":"c"}}`, `{"a":{"b":"d","c":null}}`, `{"a":{"b":"d"}}`},
+		{`{"a":[{"b":"c"}]}`, `{"a":[1]}`, `{"a":[1]}`},
+		{`{"e":null}`, `{"a":1}`, `{"e":null,"a":1}`},
+		{`[1,2]`, `{"a":"b","c":null}`, `{"a":"b"}`},
+		{`{}`, `{"a":{"bb":{"ccc":null}}}`, `{"a":{"bb":{}}}`},
+	} {
+		got, err := mergePatch([]byte(c[0]), []byte(c[1]))
+		require.NoError(t, err)
+		assert.JSONEq(t, c[2], string(got), "%s with %s", c[0], c[1])
+	}
+}
+
+func waiting(name, reason string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}
+}
+
+func running(name string, ready bool) corev1.ContainerStatus {
+	started := true
+	return corev1.ContainerStatus{Name: name, Ready: ready, Started: &started, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+}
+
+func exited(name string, t corev1.ContainerStateTerminated) corev1.ContainerStatus {
+	return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{Terminated: &t}}
+}
+
+// The words are those of kubectl with a real API server.
+func TestSummarize_StatusOfPods(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	completed := corev1.ContainerStateTerminated{Reason: "Completed"}
+	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	deleted := metav1.Now()
+	crashed := waiting("a", "CrashLoopBackOff")
+	crashed.RestartCount = 4
+	crashed.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{FinishedAt: metav1.Time{Time: time.Unix(1000, 0)}}
+	restartedInit := exited("i", completed)
+	restartedInit.RestartCount = 2
+	two := corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}, {Name: "b"}}}
+	withInit := corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}, InitContainers: []corev1.Container{{Name: "i"}, {Name: "j"}}}
+	withSidecar := corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}, InitContainers: []corev1.Container{{Name: "s", RestartPolicy: &always}}}
+	for name, c := range map[string]struct {
+		spec            corev1.PodSpec
+		status          corev1.PodStatus
+		deleted         *metav1.Time
+		ready, want, re string
+	}{
+		"new":                     {two, corev1.PodStatus{Phase: "Pending"}, nil, "0/2", "Pending", "0"},
+		"rejected":                {two, corev1.PodStatus{Phase: "Failed", Reason: "OutOfcpu"}, nil, "0/2", "OutOfcpu", "0"},
+		"creating":                {two, corev1.PodStatus{Phase: "Pending", ContainerStatuses: []corev1.ContainerStatus{waiting("a", "ContainerCreating"), waiting("b", "ContainerCreating")}}, nil, "0/2", "ContainerCreating", "0"},
+		"running":                 {two, corev1.PodStatus{Phase: "Running", ContainerStatuses: []corev1.ContainerStatus{running("a", true), running("b", true)}}, nil, "2/2", "Running", "0"},
+		"not ready":               {two, corev1.PodStatus{Phase: "Running", ContainerStatuses: []corev1.ContainerStatus{running("a", true), running("b", false)}}, nil, "1/2", "Running", "0"},
+		"crash":                   {two, corev1.PodStatus{Phase: "Running", ContainerStatuses: []corev1.ContainerStatus{crashed, running("b", true)}}, nil, "1/2", "CrashLoopBackOff", "4 (60s ago)"},
+		"the first is worse":      {two, corev1.PodStatus{Phase: "Pending", ContainerStatuses: []corev1.ContainerStatus{waiting("a", "ImagePullBackOff"), waiting("b", "ContainerCreating")}}, nil, "0/2", "ImagePullBackOff", "0"},
+		"waiting without reason":  {two, corev1.PodStatus{Phase: "Pending", ContainerStatuses: []corev1.ContainerStatus{waiting("a", "")}}, nil, "0/2", "Pending", "0"},
+		"completed":               {two, corev1.PodStatus{Phase: "Succeeded", ContainerStatuses: []corev1.ContainerStatus{exited("a", completed), exited("b", completed)}}, nil, "0/2", "Completed", "0"},
+		"one completed, not well": {two, corev1.PodStatus{Phase: "Running", ContainerStatuses: []corev1.ContainerStatus{exited("a", completed), running("b", true)}}, nil, "1/2", "NotReady", "0"},
+		"one completed, well":     {two, corev1.PodStatus{Phase: "Running", Conditions: ready, ContainerStatuses: []corev1.ContainerStatus{exited("a", completed), running("b", true)}}, nil, "1/2", "Running", "0"},
+		"signal":                  {two, corev1.PodStatus{Phase: "Failed", ContainerStatuses: []corev1.ContainerStatus{exited("a", corev1.ContainerStateTerminated{Signal: 9, ExitCode: 137})}}, nil, "0/2", "Signal:9", "0"},
+		"exit code":               {two, corev1.PodStatus{Phase: "Failed", ContainerStatuses: []corev1.ContainerStatus{exited("a", corev1.ContainerStateTerminated{ExitCode: 3})}}, nil, "0/2", "ExitCode:3", "0"},
+		"terminating":             {two, corev1.PodStatus{Phase: "Running", ContainerStatuses: []corev1.ContainerStatus{running("a", true)}}, &deleted, "1/2", "Terminating", "0"},
+		"deleted when over":       {two, corev1.PodStatus{Phase: "Failed", Reason: "Evicted"}, &deleted, "0/2", "Evicted", "0"},
+		"initializing":            {withInit, corev1.PodStatus{Phase: "Pending", InitContainerStatuses: []corev1.ContainerStatus{restartedInit, running("j", false)}, ContainerStatuses: []corev1.ContainerStatus{waiting("a", "PodInitializing")}}, nil, "0/1", "Init:1/2", "2"},
+		"init waits":              {withInit, corev1.PodStatus{Phase: "Pending", InitContainerStatuses: []corev1.ContainerStatus{waiting("i", "PodInitializing")}}, nil, "0/1", "Init:0/2", "0"},
+		"init pulls":              {withInit, corev1.PodStatus{Phase: "Pending", InitContainerStatuses: []corev1.ContainerStatus{waiting("i", "ErrImagePull")}}, nil, "0/1", "Init:ErrImagePull", "0"},
+		"init failed":             {withInit, corev1.PodStatus{Phase: "Pending", InitContainerStatuses: []corev1.ContainerStatus{exited("i", corev1.ContainerStateTerminated{ExitCode: 2})}}, nil, "0/1", "Init:ExitCode:2", "0"},
+		"initialized":             {withInit, corev1.PodStatus{Phase: "Running", InitContainerStatuses: []corev1.ContainerStatus{restartedInit, exited("j", completed)}, ContainerStatuses: []corev1.ContainerStatus{running("a", true)}}, nil, "1/1", "Running", "0"},
+		"sidecar":                 {withSidecar, corev1.PodStatus{Phase: "Running", InitContainerStatuses: []corev1.ContainerStatus{running("s", true)}, ContainerStatuses: []corev1.ContainerStatus{running("a", true)}}, nil, "2/2", "Running", "0"},
+		"sidecar is not ready":    {withSidecar, corev1.PodStatus{Phase: "Running", InitContainerStatuses: []corev1.ContainerStatus{running("s", false)}, ContainerStatuses: []corev1.ContainerStatus{running("a", true)}}, nil, "1/2", "Running", "0"},
+	} {
+		s := summarize(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: c.deleted}, Spec: c.spec, Status: c.status})
+		assert.Equal(t, c.want, s.status, name)
+		row := podTable().row(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: c.deleted}, Spec: c.spec, Status: c.status})
+		assert.Equal(t, c.ready, row.Cells[1], name)
+		assert.Equal(t, c.re, s.restartText(time.Unix(1060, 0)), name)
+		assert.Equal(t, c.status.Phase == "Failed" || c.status.Phase == "Succeeded", len(row.Conditions) == 1, name)
+	}
+}
+
+func TestNodeTable_StatusRolesAndAddresses(t *testing.T) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"node-role.kubernetes.io/edge": "", "kubernetes.io/role": "box", "node-role.kubernetes.io/": ""}}}
+	assert.Equal(t, []any{"n", "Unknown", "box,edge", "<unknown>"}, nodeTable().row(n).Cells[:4])
+	n.Spec.Unschedulable = true
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Status: "True"}, {Type: corev1.NodeReady, Status: "False"}}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "h"}, {Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
+	cells := nodeTable().row(n).Cells
+	assert.Equal(t, "NotReady,SchedulingDisabled", cells[1])
+	assert.Equal(t, "10.0.0.1", cells[5])
+}
+
+func TestEventTable(t *testing.T) {
+	at := metav1.Time{Time: time.Unix(1000, 0)}
+	e := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "x.1"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "web", FieldPath: "spec"}, Type: "Warning", Reason: "BackOff",
+		Message: " text\n", FirstTimestamp: at, Source: corev1.EventSource{Component: "kubelet", Host: "n"},
+	}
+	assert.Equal(t, []any{"60s", "Warning", "BackOff", "pod/web", "spec", "kubelet, n", "text", "60s", int64(1), "x.1"}, eventTable().cells(e, time.Unix(1060, 0)))
+	e = &corev1.Event{EventTime: metav1.MicroTime{Time: at.Time}, ReportingController: "c", Count: 3, LastTimestamp: metav1.Time{Time: time.Unix(1050, 0)}}
+	cells := eventTable().cells(e, time.Unix(1060, 0))
+	assert.Equal(t, []any{"10s", "c", "60s", int64(3)}, []any{cells[0], cells[5], cells[7], cells[8]})
+}
+
+// A watcher that is too slow is ended, and others go on; history is bounded. SV-9
+func TestCollection_BoundsOfWatches(t *testing.T) {
+	c := newCollection(newVersions())
+	put := func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: uuid.NewUUID()}})
+	}
+	put()
+	_, version := c.list()
+	slow, _, ok := c.watch(nil)
+	require.True(t, ok)
+	for range watcherBuffer / 2 {
+		put() // a deletion and a creation
+	}
+	_, from, ok := c.watch(&version)
+	require.True(t, ok, "the history has just as much")
+	assert.Len(t, from.changes, maxHistory)
+	assert.True(t, c.isWatched())
+	put()
+	for range watcherBuffer {
+		<-slow.changes
+	}
+	_, ok = <-slow.changes
+	assert.False(t, ok, "ended")
+	_, _, ok = c.watch(&version)
+	assert.False(t, ok, "too old")
+	_, version = c.list()
+	next := version + 1
+	_, _, ok = c.watch(&next)
+	assert.False(t, ok, "not known")
+	c.unwatch(slow)
+	last, _, ok := c.watch(&version)
+	assert.True(t, ok)
+	c.unwatch(last)
+}
+
+// Usage is known only with two measurements, and none of them is of another container.
+func TestMeter_ComputesRates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		used, calls := uint64(5e9), 0
+		var failure error
+		m := &meter{measuring: newSlot(), measure: func(context.Context) (stats.Summary, error) {
+			calls++
+			now := used
+			used += 5e8 // half a core if a second passes
+			known := uint64(7)
+			return stats.Summary{Pods: []stats.PodStats{{PodRef: stats.PodReference{UID: "u"}, Containers: []stats.ContainerStats{
+				{Name: "a", CPU: &stats.CPUStats{UsageCoreNanoSeconds: &now}}, {Name: "b", CPU: &stats.CPUStats{UsageCoreNanoSeconds: &now, UsageNanoCores: &known}}, {Name: "c"},
+			}}}}, failure
+		}}
+		s, windows, err := m.summary(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 2, calls, "the first one has no rate")
+		assert.Equal(t, uint64(5e8), *s.Pods[0].Containers[0].CPU.UsageNanoCores)
+		assert.Equal(t, uint64(7), *s.Pods[0].Containers[1].CPU.UsageNanoCores, "the runtime's own")
+		assert.Equal(t, time.Second, windows[rateKey{"u", "a"}])
+		s, _, err = m.summary(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 3, calls)
+		assert.Equal(t, uint64(5e8), *s.Pods[0].Containers[0].CPU.UsageNanoCores, "too soon for another rate")
+		time.Sleep(9 * time.Second)
+		s, windows, err = m.summary(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, uint64(111_111_111), *s.Pods[0].Containers[0].CPU.UsageNanoCores)
+		assert.Equal(t, 9*time.Second, windows[rateKey{"u", "a"}])
+		time.Sleep(time.Hour)
+		_, windows, err = m.summary(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, time.Second, windows[rateKey{"u", "a"}], "an old measurement says nothing of now")
+		used = 0 // restarted
+		time.Sleep(2 * time.Second)
+		s, _, err = m.summary(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, uint64(5e8), *s.Pods[0].Containers[0].CPU.UsageNanoCores)
+		failure = errors.New("runtime is down")
+		_, _, err = m.summary(t.Context())
+		require.ErrorIs(t, err, failure)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.NoError(t, m.measuring.acquire(t.Context()))
+		_, _, err = m.summary(ctx)
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}
