@@ -90,16 +90,10 @@ func streamQuery(from url.Values) url.Values {
 	if command := from["command"]; len(command) > 0 {
 		to["command"] = command
 	}
-	for _, option := range []struct {
-		name, kubelet string
-		byDefault     bool
-	}{{"stdin", "input", false}, {"stdout", "output", true}, {"stderr", "error", true}, {"tty", "tty", false}} {
-		value := option.byDefault
-		if from.Has(option.name) {
-			value = slices.Contains([]string{"true", "1", ""}, from.Get(option.name))
-		}
-		if value {
-			to.Set(option.kubelet, "1")
+	// What is not mentioned is off: clients leave out what they do not want.
+	for name, kubelet := range map[string]string{"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"} {
+		if from.Has(name) && slices.Contains([]string{"true", "1", ""}, from.Get(name)) {
+			to.Set(kubelet, "1")
 		}
 	}
 	return to
