@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -27,9 +28,10 @@ func readResults(r io.Reader) (results, error) {
 	if err := xml.NewDecoder(r).Decode(&report); err != nil {
 		return nil, fmt.Errorf("read report: %w", err)
 	}
-	all := results{}
+	all, labels := results{}, regexp.MustCompile(` \[sig-[^\]]*\]$`) // Ginkgo adds the labels to the name
 	for _, c := range report.Cases {
 		name, isSpec := strings.CutPrefix(c.Name, "[It] ")
+		name = labels.ReplaceAllString(name, "")
 		if isSpec && c.Status != "skipped" && c.Status != "pending" {
 			all[name] = c.Status == "passed"
 		}
@@ -79,14 +81,15 @@ func TestReadResults(t *testing.T) {
 <testsuites><testsuite name="Kubernetes e2e suite">
 <testcase name="[SynchronizedBeforeSuite]" status="passed"></testcase>
 <testcase name="[It] pods start" status="passed"></testcase>
+<testcase name="[It] [sig-node] pods are [Conformance] [sig-node, Conformance]" status="passed"></testcase>
 <testcase name="[It] pods stop" status="failed"><failure>timeout</failure></testcase>
 <testcase name="[It] pods panic" status="panicked"></testcase>
 <testcase name="[It] pods fly" status="skipped"></testcase>
 <testcase name="[It] pods think" status="pending"></testcase>
 </testsuite></testsuites>`))
 	require.NoError(t, err)
-	assert.Equal(t, results{"pods start": true, "pods stop": false, "pods panic": false}, r)
-	assert.Equal(t, "PASS pods start\nFAIL pods panic\nFAIL pods stop\n1 of 3 specs passed\n", r.table())
+	assert.Equal(t, results{"[sig-node] pods are [Conformance]": true, "pods start": true, "pods stop": false, "pods panic": false}, r)
+	assert.Equal(t, "PASS [sig-node] pods are [Conformance]\nPASS pods start\nFAIL pods panic\nFAIL pods stop\n2 of 4 specs passed\n", r.table())
 	_, err = readResults(strings.NewReader("no report"))
 	require.ErrorContains(t, err, "read report")
 }
