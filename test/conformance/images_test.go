@@ -128,7 +128,7 @@ func (i *images) push(repository, tag string) bool {
 }
 
 // certificate returns a certificate and its key, in PEM, for servers in pods that the suite
-// starts with HTTPS. Nobody verifies it.
+// starts with HTTPS. Clients do not verify it.
 func (i *images) certificate() (cert, key []byte) {
 	i.t.Helper()
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
