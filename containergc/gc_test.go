@@ -90,6 +90,39 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// Each removal says why.
+func TestPlan_Reasons(t *testing.T) {
+	pod := runtime.Pod{
+		UID: "u1", Sandboxes: []runtime.Sandbox{box("s1", 1, runtime.SandboxReady), box("s0", 0, runtime.SandboxNotReady)},
+		Containers: []runtime.Container{ctr("a2", "a", "s1", 2, runtime.Running, 1), ctr("a1", "a", "s0", 1, runtime.Exited, 20), ctr("a0", "a", "s0", 0, runtime.Exited, 30)},
+	}
+	other := runtime.Pod{UID: "u2", Sandboxes: []runtime.Sandbox{box("d", 0, runtime.SandboxNotReady)}, Containers: []runtime.Container{ctr("d0", "d", "d", 0, runtime.Exited, 50)}}
+	for _, tt := range []struct {
+		state  containergc.PodState
+		policy containergc.Policy
+		urgent bool
+		want   map[string]containergc.Reason
+	}{
+		{containergc.PodDeleted, containergc.Policy{}, false, map[string]containergc.Reason{"d0": containergc.ReasonPodDeleted, "d": containergc.ReasonPodDeleted, "a0": containergc.ReasonReplaced}},
+		{containergc.PodTerminated, containergc.Policy{}, true, map[string]containergc.Reason{"d0": containergc.ReasonDiskUsage, "d": containergc.ReasonDiskUsage, "a0": containergc.ReasonReplaced}},
+		{
+			containergc.PodDesired, containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced}, false,
+			map[string]containergc.Reason{"a0": containergc.ReasonReplaced, "a1": containergc.ReasonReplaced, "s0": containergc.ReasonUnused},
+		},
+		{containergc.PodDesired, containergc.Policy{MaxPerPodContainer: 2, MaxContainers: 2}, false, map[string]containergc.Reason{"a0": containergc.ReasonMaxContainers}},
+	} {
+		got := map[string]containergc.Reason{}
+		for _, r := range containergc.Plan([]runtime.Pod{pod, other}, podStates{"u2": tt.state}.of, tt.policy, tt.urgent, testTime) {
+			if r.Container != nil {
+				got[r.Container.ID] = r.Reason
+			} else {
+				got[r.Sandbox.ID] = r.Reason
+			}
+		}
+		assert.Equal(t, tt.want, got)
+	}
+}
+
 func randomNode(rnd *rand.Rand) ([]runtime.Pod, podStates) {
 	stands := podStates{}
 	var pods []runtime.Pod

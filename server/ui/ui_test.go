@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -258,4 +260,45 @@ func TestPage_IsSmall(t *testing.T) {
 	info, err := os.Stat("page.html")
 	require.NoError(t, err)
 	assert.Less(t, info.Size(), int64(64<<10))
+}
+
+// luminance returns the relative luminance of a colour #rgb or #rrggbb, as WCAG defines it.
+func luminance(t *testing.T, colour string) float64 {
+	t.Helper()
+	if len(colour) == 4 {
+		colour = "#" + strings.Repeat(colour[1:2], 2) + strings.Repeat(colour[2:3], 2) + strings.Repeat(colour[3:4], 2)
+	}
+	rgb, err := strconv.ParseUint(colour[1:], 16, 32)
+	require.NoError(t, err, colour)
+	linear := func(v uint64) float64 {
+		c := float64(v&255) / 255
+		if c <= 0.04045 {
+			return c / 12.92
+		}
+		return math.Pow((c+0.055)/1.055, 2.4)
+	}
+	return 0.2126*linear(rgb>>16) + 0.7152*linear(rgb>>8) + 0.0722*linear(rgb)
+}
+
+// Text has the contrast that WCAG AA asks for, in the light and in the dark.
+func TestPage_Contrast(t *testing.T) {
+	html, err := os.ReadFile("page.html")
+	require.NoError(t, err)
+	schemes := regexp.MustCompile(`:root\{([^}]*)\}`).FindAllStringSubmatch(string(html), -1)
+	require.Len(t, schemes, 2)
+	for i, scheme := range schemes {
+		colours := map[string]string{}
+		for _, m := range regexp.MustCompile(`--([a-z-]+):(#[0-9a-f]+)`).FindAllStringSubmatch(scheme[1], -1) {
+			colours[m[1]] = m[2]
+		}
+		for _, pair := range [][2]string{
+			{"ink", "bg"}, {"ink", "card"}, {"ink", "off-bg"}, {"soft", "bg"}, {"soft", "card"}, {"soft", "off-bg"}, {"accent", "card"}, {"bad", "card"},
+			{"bad", "bad-bg"}, {"warn", "warn-bg"}, {"ok", "ok-bg"}, {"done", "done-bg"}, {"off", "off-bg"},
+		} {
+			require.NotEmpty(t, colours[pair[0]], pair)
+			require.NotEmpty(t, colours[pair[1]], pair)
+			a, b := luminance(t, colours[pair[0]]), luminance(t, colours[pair[1]])
+			assert.GreaterOrEqual(t, (max(a, b)+0.05)/(min(a, b)+0.05), 4.5, "scheme %d: %v", i, pair)
+		}
+	}
 }
