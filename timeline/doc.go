@@ -13,7 +13,7 @@
 //			Eviction: history.Eviction(), ImageGC: history.ImageGC(), ContainerGC: history.ContainerGC(),
 //		}),
 //		agent.WithRunner("timeline", func(c *agent.Components) (agent.Runner, error) {
-//			return timeline.Sampler{History: history, Usage: c.Stats, Capacity: c.Node.Capacity}, nil
+//			return timeline.Sampler{History: history, Usage: c.Stats, Capacity: c.Node.Capacity, Conditions: c.NodeStatus.Conditions}, nil
 //		}),
 //	)
 //

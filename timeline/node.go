@@ -189,15 +189,26 @@ func (h *History) evicting(signal eviction.Signal, ranked []eviction.Candidate, 
 	})
 }
 
+// conditionsChanged replaces the conditions of the types that are in all, and keeps others:
+// a Sampler knows more of them than eviction does.
 func (h *History) conditionsChanged(all []corev1.NodeCondition) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.bump()
-	h.node.conditions = make([]Condition, 0, len(all))
-	for _, c := range all {
-		h.node.conditions = append(h.node.conditions, Condition{
-			Type: string(c.Type), Status: string(c.Status), Reason: clip(c.Reason, maxReason), Message: clip(c.Message, maxMessage), Since: c.LastTransitionTime.Time,
-		})
+	next := slices.Clone(h.node.conditions) // readers may have the previous ones
+	for i := range all {
+		c := Condition{
+			Type: string(all[i].Type), Status: string(all[i].Status), Reason: clip(all[i].Reason, maxReason), Message: clip(all[i].Message, maxMessage),
+			Since: all[i].LastTransitionTime.Time,
+		}
+		if known := slices.IndexFunc(next, func(k Condition) bool { return k.Type == c.Type }); known >= 0 {
+			next[known] = c
+		} else {
+			next = append(next, c)
+		}
+	}
+	if !slices.Equal(h.node.conditions, next) {
+		h.node.conditions = next
+		h.bump()
 	}
 }
 

@@ -9,12 +9,15 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Sampler adds a sample of the node to a History every ten seconds.
+// Sampler adds a sample of the node, and its conditions, to a History every ten seconds.
 type Sampler struct {
 	History *History      // required
 	Usage   UsageProvider // required
 	// Capacity has the CPUs of the node. Default: unknown
 	Capacity corev1.ResourceList
+	// Conditions returns those of the node. Default: only those that eviction reports when
+	// they change
+	Conditions func() []corev1.NodeCondition
 }
 
 // UsageProvider measures the node without its pods. *stats.Provider is one.
@@ -31,6 +34,9 @@ func (s Sampler) Run(ctx context.Context) error {
 		if u, err := s.Usage.NodeUsage(ctx); err == nil {
 			s.History.AddSample(s.sample(&u, previous))
 			previous = u.CPU
+		}
+		if s.Conditions != nil {
+			s.History.conditionsChanged(s.Conditions())
 		}
 		select {
 		case <-ctx.Done():

@@ -54,6 +54,30 @@ func TestSampler_Run(t *testing.T) {
 	})
 }
 
+// Conditions are there before they change, and a change of some keeps the others.
+func TestSampler_Conditions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New(Config{})
+		ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
+		pressure := corev1.NodeCondition{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		s := Sampler{History: h, Usage: &meter{calls: 2}, Conditions: func() []corev1.NodeCondition { return []corev1.NodeCondition{ready, pressure} }}
+		go func() { done <- s.Run(ctx) }()
+		synctest.Wait()
+		require.Len(t, h.Node().Conditions, 2)
+		version := h.version
+		s.History.conditionsChanged(s.Conditions())
+		assert.Equal(t, version, h.version, "nothing has changed")
+		pressure.Status = corev1.ConditionTrue
+		h.Eviction().ConditionsChanged([]corev1.NodeCondition{pressure})
+		conditions := h.Node().Conditions
+		assert.Equal(t, []string{"Ready True", "MemoryPressure True"}, []string{conditions[0].Type + " " + conditions[0].Status, conditions[1].Type + " " + conditions[1].Status})
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
 // The rate of the first measurement, and of one after a counter was reset, is unknown.
 func TestSampler_UnknownRate(t *testing.T) {
 	now := time.Now()

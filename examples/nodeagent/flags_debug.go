@@ -56,7 +56,7 @@ func (f *debugFlags) options(nodeName string) ([]agent.Option, error) {
 			CRI: h.CRI(), Eviction: h.Eviction(), ImageGC: h.ImageGC(), ContainerGC: h.ContainerGC(),
 		}),
 		agent.WithRunner("timeline", func(c *agent.Components) (agent.Runner, error) {
-			return timeline.Sampler{History: h, Usage: c.Stats, Capacity: c.Node.Capacity}, nil
+			return timeline.Sampler{History: h, Usage: c.Stats, Capacity: c.Node.Capacity, Conditions: c.NodeStatus.Conditions}, nil
 		}),
 	}, nil
 }

@@ -60,7 +60,7 @@ func TestQuickstart_AllSamplesBehaveAsExpected(t *testing.T) {
 	require.NoError(t, err, out)
 	require.NotContains(t, out, "FAIL", out)
 	require.Equal(t, len(expectations)+3, strings.Count(out, "  ok   "), out)
-	for _, want := range []string{"broken.yaml", "restartPolicy", "volumeMounts", "image", "CrashLoopBackOff", "the last valid version keeps running"} {
+	for _, want := range []string{"broken.yaml", "restartPolicy", "volumeMounts", "image", "CrashLoopBackOff", "the last valid version keeps running", "a page with the timeline of each pod: http://127.0.0.1:"} {
 		require.Contains(t, out, want)
 	}
 	require.NotContains(t, out, "\x1b[", "plain lines if the output is not a terminal")

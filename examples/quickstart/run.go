@@ -103,7 +103,7 @@ func newAgent(runtime *embedded.Runtime, root, manifests string, b *board, histo
 			Housekeeper: history.Housekeeper(), ContainerGC: history.ContainerGC(),
 		}),
 		agent.WithRunner("timeline", func(c *agent.Components) (agent.Runner, error) {
-			return timeline.Sampler{History: history, Usage: c.Stats, Capacity: c.Node.Capacity}, nil
+			return timeline.Sampler{History: history, Usage: c.Stats, Capacity: c.Node.Capacity, Conditions: c.NodeStatus.Conditions}, nil
 		}),
 		agent.WithRunner("page", func(*agent.Components) (agent.Runner, error) { return page, nil }),
 	)
