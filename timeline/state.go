@@ -36,7 +36,7 @@ func summarize(pod *corev1.Pod, st *corev1.PodStatus, terminating bool) summary 
 		s.state = st.Reason
 	}
 	initializing := s.addInit(pod, st)
-	s.addMain(pod, st, initializing)
+	s.addMain(st, initializing)
 	for i := range st.EphemeralContainerStatuses {
 		s.containers = append(s.containers, containerOf(&st.EphemeralContainerStatuses[i], "ephemeral"))
 	}
@@ -88,7 +88,7 @@ func (s *summary) addInit(pod *corev1.Pod, st *corev1.PodStatus) (initializing b
 }
 
 // addMain adds the containers that are neither init nor ephemeral ones.
-func (s *summary) addMain(pod *corev1.Pod, st *corev1.PodStatus, initializing bool) {
+func (s *summary) addMain(st *corev1.PodStatus, initializing bool) {
 	for i := range st.ContainerStatuses {
 		c := &st.ContainerStatuses[i]
 		out := containerOf(c, "")

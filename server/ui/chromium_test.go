@@ -321,7 +321,7 @@ func TestPage_ScreenshotsInChromium(t *testing.T) {
 func demo(t *testing.T) *timeline.History {
 	t.Helper()
 	h := timeline.New(timeline.Config{})
-	for _, name := range []string{"mosquitto", "telemetry", "updater", "web-5c8b", "zigbee2mqtt"} {
+	for _, name := range []string{"sensors", "telemetry", "updater", "web-5c8b", "zigbee2mqtt"} {
 		addRunning(h, name)
 	}
 	evicted := newPod("batch-import")

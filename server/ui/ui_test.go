@@ -292,8 +292,19 @@ func TestPage_Contrast(t *testing.T) {
 			colours[m[1]] = m[2]
 		}
 		for _, pair := range [][2]string{
-			{"ink", "bg"}, {"ink", "card"}, {"ink", "off-bg"}, {"soft", "bg"}, {"soft", "card"}, {"soft", "off-bg"}, {"accent", "card"}, {"bad", "card"},
-			{"bad", "bad-bg"}, {"warn", "warn-bg"}, {"ok", "ok-bg"}, {"done", "done-bg"}, {"off", "off-bg"},
+			{"ink", "bg"},
+			{"ink", "card"},
+			{"ink", "off-bg"},
+			{"soft", "bg"},
+			{"soft", "card"},
+			{"soft", "off-bg"},
+			{"accent", "card"},
+			{"bad", "card"},
+			{"bad", "bad-bg"},
+			{"warn", "warn-bg"},
+			{"ok", "ok-bg"},
+			{"done", "done-bg"},
+			{"off", "off-bg"},
 		} {
 			require.NotEmpty(t, colours[pair[0]], pair)
 			require.NotEmpty(t, colours[pair[1]], pair)
