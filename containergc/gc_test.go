@@ -106,7 +106,9 @@ func TestPlan_Reasons(t *testing.T) {
 		{containergc.PodDeleted, containergc.Policy{}, false, map[string]containergc.Reason{"d0": containergc.ReasonPodDeleted, "d": containergc.ReasonPodDeleted, "a0": containergc.ReasonReplaced}},
 		{containergc.PodTerminated, containergc.Policy{}, true, map[string]containergc.Reason{"d0": containergc.ReasonDiskUsage, "d": containergc.ReasonDiskUsage, "a0": containergc.ReasonReplaced}},
 		{
-			containergc.PodDesired, containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced}, false,
+			containergc.PodDesired,
+			containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced},
+			false,
 			map[string]containergc.Reason{"a0": containergc.ReasonReplaced, "a1": containergc.ReasonReplaced, "s0": containergc.ReasonUnused},
 		},
 		{containergc.PodDesired, containergc.Policy{MaxPerPodContainer: 2, MaxContainers: 2}, false, map[string]containergc.Reason{"a0": containergc.ReasonMaxContainers}},

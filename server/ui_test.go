@@ -83,10 +83,10 @@ func TestServer_UIEventsAreStreams(t *testing.T) {
 func TestServer_Profiles(t *testing.T) {
 	n := serveSecure(t, func(cfg *server.Config) { cfg.Profiling = true })
 	c := n.client(t)
-	status, header, body := n.do(t, c, http.MethodGet, "/debug/pprof/", "good")
+	status, _, body := n.do(t, c, http.MethodGet, "/debug/pprof/", "good")
 	assert.Equal(t, http.StatusOK, status)
 	assert.Contains(t, body, "goroutine ")
-	status, header, body = n.do(t, c, http.MethodGet, "/debug/pprof/goroutine?debug=1", "good")
+	status, header, body := n.do(t, c, http.MethodGet, "/debug/pprof/goroutine?debug=1", "good")
 	assert.Equal(t, http.StatusOK, status)
 	assert.Equal(t, "text/plain; charset=utf-8", header.Get("Content-Type"))
 	assert.Contains(t, body, "TestServer_Profiles")
@@ -104,7 +104,7 @@ func TestServer_Profiles(t *testing.T) {
 	status, _, _ = n.do(t, c, http.MethodGet, "/debug/pprof/heap", "powerless")
 	assert.Equal(t, http.StatusForbidden, status)
 
-	plain := n.fakeNode.config()
+	plain := n.config()
 	plain.Profiling = true
 	resp, err := http.Get("http://" + serve(t, plain) + "/debug/pprof/heap") //nolint:noctx // a test
 	require.NoError(t, err)
