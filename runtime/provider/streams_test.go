@@ -56,6 +56,10 @@ func (c *complete) RunInContainer(ctx context.Context, namespace, pod, container
 	case "cat":
 		_, err := io.Copy(s.Stdout, s.Stdin)
 		return err
+	case "wait":
+		_, _ = io.WriteString(s.Stdout, "begun")
+		<-ctx.Done()
+		return ctx.Err()
 	case "size":
 		size := <-s.Resize
 		_, _ = io.WriteString(s.Stdout, strings.Repeat("x", int(size.Width)))
@@ -242,15 +246,23 @@ func TestRuntime_Stats(t *testing.T) {
 func TestRuntime_Close(t *testing.T) {
 	a := startReal(t, &complete{updating: updating{newMemory()}})
 	rt := a.Components().Runtime.(*provider.Runtime)
+	waiting := make(chan error, 1)
+	out, in := io.Pipe()
+	go func() {
+		waiting <- a.Exec(t.Context(), "default", "web", "c", []string{"wait"}, podstream.Options{Stdout: in})
+	}()
+	_, err := io.ReadFull(out, make([]byte, len("begun")))
+	require.NoError(t, err)
 	ended := make(chan error, 1)
 	reader, writer := io.Pipe()
 	go func() {
 		ended <- a.Exec(t.Context(), "default", "web", "c", []string{"cat"}, podstream.Options{Stdin: reader, Stdout: io.Discard})
 	}()
-	_, err := io.WriteString(writer, "begun")
+	_, err = io.WriteString(writer, "begun")
 	require.NoError(t, err)
 	require.NoError(t, rt.Close())
 	require.Error(t, <-ended)
+	require.Error(t, <-waiting)
 	_ = writer.Close()
 	err = a.Exec(t.Context(), "default", "web", "c", []string{"echo"}, podstream.Options{Stdout: io.Discard})
 	require.ErrorContains(t, err, "closed")

@@ -59,6 +59,22 @@ func TestRuntime_Kill_Polls(t *testing.T) {
 	})
 }
 
+// A pod has not ended because the provider does not answer.
+func TestRuntime_Kill_WithoutAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newMemory()
+		rt := newTestRuntime(t, p)
+		pod := newTestPod("web")
+		create(t, rt, pod)
+		p.on("DeletePod", func(context.Context, *corev1.Pod) error { return errHandled })
+		p.on("GetPods", func(context.Context, *corev1.Pod) error { return errors.New("no answer") })
+		time.AfterFunc(20*time.Second, func() { p.remove("web"); p.on("GetPods", nil) })
+		startTime := time.Now()
+		require.NoError(t, rt.Kill(t.Context(), pod, runtime.Pod{UID: "uid-web", Object: pod}, runtime.Termination{GracePeriod: 30 * time.Second}))
+		assert.GreaterOrEqual(t, time.Since(startTime), 20*time.Second)
+	})
+}
+
 func TestRuntime_Kill(t *testing.T) {
 	ended := newTestPod("web")
 	ended.Status.Phase = corev1.PodFailed
