@@ -152,7 +152,7 @@ func isRejected(err error) bool {
 func (e *Events) send(ctx context.Context, event *corev1.Event) (*corev1.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	events := e.k.cfg.Client.CoreV1().Events(event.Namespace)
+	events := e.k.cfg.EventClient.CoreV1().Events(event.Namespace)
 	if event.Count > 1 {
 		patch, err := json.Marshal(map[string]any{
 			"count": event.Count, "message": event.Message, "lastTimestamp": event.LastTimestamp,

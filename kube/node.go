@@ -150,7 +150,7 @@ func (k *Kube) Node(cfg NodeConfig) (*Node, error) {
 	}
 	n := &Node{kube: k, cfg: cfg, log: k.cfg.Logger}
 	n.lease = &lease{
-		client: k.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease), name: k.cfg.NodeName,
+		client: k.cfg.LeaseClient.CoordinationV1().Leases(corev1.NamespaceNodeLease), name: k.cfg.NodeName,
 		duration: cfg.LeaseDuration, log: k.cfg.Logger, owner: n.Current,
 	}
 	return n, nil

@@ -19,7 +19,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -77,12 +76,13 @@ func runAgentProcess(text string) error {
 	}
 	calls := &countingTransport{calls: map[string]int{}}
 	cfg.Wrap(calls.wrap)
-	client, err := kubernetes.NewForConfig(cfg)
+	config, err := kube.ConfigFor(cfg)
 	if err != nil {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	k, err := kube.New(kube.Config{Client: client, NodeName: nodeName, Logger: log})
+	config.NodeName, config.Logger = nodeName, log
+	k, err := kube.New(config)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/sublet-dev/agent"
@@ -50,11 +49,12 @@ func run(ctx context.Context, f flags, log *slog.Logger) error {
 		return err
 	}
 	cfg.QPS, cfg.Burst = 100, 500
-	client, err := kubernetes.NewForConfig(cfg)
+	config, err := kube.ConfigFor(cfg)
 	if err != nil {
 		return err
 	}
-	k, err := kube.New(kube.Config{Client: client, NodeName: f.nodeName, Logger: log})
+	config.NodeName, config.Logger = f.nodeName, log
+	k, err := kube.New(config)
 	if err != nil {
 		return err
 	}

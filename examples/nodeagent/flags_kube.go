@@ -83,11 +83,12 @@ func (f *flags) cluster(ctx context.Context, log *slog.Logger) (*cluster, error)
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(cfg)
+	config, err := kube.ConfigFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("-kubeconfig: %w", err)
 	}
-	k, err := kube.New(kube.Config{Client: client, NodeName: f.nodeName, Logger: log})
+	config.NodeName, config.Logger = f.nodeName, log
+	k, err := kube.New(config)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func (f *flags) cluster(ctx context.Context, log *slog.Logger) (*cluster, error)
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{client: client, kube: k, opts: append(opts, renewal...)}
+	c := &cluster{client: config.Client, kube: k, opts: append(opts, renewal...)}
 	if f.listen.https != "" && f.listen.tlsCert == "" {
 		err = c.requestServingCertificate(f)
 	}
