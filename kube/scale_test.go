@@ -108,14 +108,14 @@ func (s *scale) crash(n int, pause time.Duration) (exits, starts []time.Duration
 	times := func(id string, of map[string]time.Time, at func(*v1.ContainerStatus) int64) time.Duration {
 		st, err := s.machine.client.ContainerStatus(context.Background(), &v1.ContainerStatusRequest{ContainerId: id})
 		require.NoError(s.t, err)
-		var seen time.Time
+		var observed time.Time
 		require.Eventually(s.t, func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			seen = of[id]
-			return !seen.IsZero()
+			observed = of[id]
+			return !observed.IsZero()
 		}, time.Minute, 10*time.Millisecond)
-		return seen.Sub(time.Unix(0, at(st.GetStatus())))
+		return observed.Sub(time.Unix(0, at(st.GetStatus())))
 	}
 	for _, name := range names {
 		exits = append(exits, times(containers[name].GetId(), s.exits, (*v1.ContainerStatus).GetFinishedAt))
