@@ -144,14 +144,14 @@ func TestKube_RealAPIServerOutage(t *testing.T) {
 	for _, name := range running[:3] {
 		o.machine.crash(before[name].GetId())
 	}
-	time.Sleep(o.away) //nolint:forbidigo // the length of the outage is a parameter
+	time.Sleep(o.away) // the length of the outage is a parameter
 	o.runs(append(running, "deleted")...)
 
 	t.Log("the agent is killed; a pod crashes before it is back")
 	o.agent.kill()
 	o.machine.crash(o.machine.containers()[running[4]].GetId())
 	o.agent.start()
-	time.Sleep(o.away) //nolint:forbidigo // as above
+	time.Sleep(o.away)
 	o.runs(append(running, "deleted")...)
 	after := o.machine.containers()
 	for _, name := range append(running[5:], "deleted") {
@@ -170,7 +170,7 @@ func TestKube_RealAPIServerOutage(t *testing.T) {
 	o.machine.halt()
 	o.machine.boot()
 	o.agent.start()
-	time.Sleep(o.away)                    //nolint:forbidigo // as above
+	time.Sleep(o.away)
 	o.runs(append(running, "deleted")...) // that it was deleted cannot be known
 	require.Zero(t, o.machine.starts.startsOf("finished"), "a pod that has finished runs again")
 

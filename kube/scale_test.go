@@ -103,7 +103,7 @@ func (s *scale) crash(n int, pause time.Duration) (exits, starts []time.Duration
 	names := slices.Sorted(maps.Keys(containers))[:n]
 	for _, name := range names {
 		s.machine.crash(containers[name].GetId())
-		time.Sleep(pause) //nolint:forbidigo // the rate of the measurement
+		time.Sleep(pause) // the rate of the measurement
 	}
 	times := func(id string, of map[string]time.Time, at func(*v1.ContainerStatus) int64) time.Duration {
 		st, err := s.machine.client.ContainerStatus(context.Background(), &v1.ContainerStatusRequest{ContainerId: id})
@@ -174,12 +174,12 @@ func TestKube_RealAPIServerScale(t *testing.T) {
 		require.NoError(t, err)
 	}
 	t.Logf("%d pods were running %v after the last was created", pods, s.await(pods))
-	time.Sleep(5 * time.Second) //nolint:forbidigo // what follows the starts, such as events, is done
+	time.Sleep(5 * time.Second) // what follows the starts, such as events, is done
 	u := report("started")
 	assert.LessOrEqual(t, u.Calls["PATCH pods/…/status"], 3*pods, "patches of statuses: waiting, running, and perhaps the sandbox")
 
 	const idle = 20 * time.Second
-	time.Sleep(idle) //nolint:forbidigo // the length of the measurement
+	time.Sleep(idle) // the length of the measurement
 	u = report(fmt.Sprintf("idle for %v", idle))
 	assert.Zero(t, u.Calls["PATCH pods/…/status"], "an unchanged status is not sent")
 	assert.Zero(t, u.Calls["GET pods/…"])
