@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,8 +124,8 @@ func TestRuntime_Pod_SharesLists(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newMemory()
 		rt := newTestRuntime(t, p)
-		lists := 0
-		p.on("GetPods", func(context.Context, *corev1.Pod) error { lists++; time.Sleep(time.Second); return nil })
+		var lists atomic.Int32
+		p.on("GetPods", func(context.Context, *corev1.Pod) error { lists.Add(1); time.Sleep(time.Second); return nil })
 		for i := range 10 {
 			go func() { _, _ = rt.Pod(t.Context(), types.UID(fmt.Sprint(i))) }()
 			if i == 0 {
@@ -133,7 +134,7 @@ func TestRuntime_Pod_SharesLists(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(10 * time.Second)
-		assert.Equal(t, 2, lists, "one for the first caller, and one for the others")
+		assert.EqualValues(t, 2, lists.Load(), "one for the first caller, and one for the others")
 
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
