@@ -177,7 +177,7 @@ func TestEventTable(t *testing.T) {
 		Message: " text\n", FirstTimestamp: at, Source: corev1.EventSource{Component: "kubelet", Host: "n"},
 	}
 	assert.Equal(t, []any{"60s", "Warning", "BackOff", "pod/web", "spec", "kubelet, n", "text", "60s", int64(1), "x.1"}, eventTable().cells(e, time.Unix(1060, 0)))
-	e = &corev1.Event{EventTime: metav1.MicroTime{Time: at.Time}, ReportingController: "c", Count: 3, LastTimestamp: metav1.Time{Time: time.Unix(1050, 0)}}
+	e = &corev1.Event{EventTime: metav1.MicroTime(at), ReportingController: "c", Count: 3, LastTimestamp: metav1.Time{Time: time.Unix(1050, 0)}}
 	cells := eventTable().cells(e, time.Unix(1060, 0))
 	assert.Equal(t, []any{"10s", "c", "60s", int64(3)}, []any{cells[0], cells[5], cells[7], cells[8]})
 }
