@@ -1,0 +1,58 @@
+package devices_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/devices"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// A release that could not be stored is stored by the next one, of whichever pod.
+func TestRelease_StoresWhatAnEarlierOneCouldNot(t *testing.T) {
+	file := stateFile(t)
+	m := newManager(t, file)
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("a")))
+	p := pod("p", container("c", 1))
+	require.Equal(t, "a", inject(t, m, p))
+	dir := filepath.Dir(file)
+	require.NoError(t, os.Rename(dir, dir+".away"))
+	require.ErrorIs(t, m.Release(p.UID), os.ErrNotExist)
+	require.ErrorIs(t, m.Release(p.UID), os.ErrNotExist, "still not stored")
+	require.NoError(t, os.Rename(dir+".away", dir))
+	require.NoError(t, m.Release("of another pod"))
+	restarted := newManager(t, file)
+	uids, err := restarted.PodUIDs()
+	require.NoError(t, err)
+	require.Empty(t, uids)
+}
+
+// rude panics in each call.
+type rude struct{}
+
+func (rude) Allocate(context.Context, []string) (runtime.Injection, error) { panic("rude") }
+func (rude) PreStart(context.Context, []string) error                      { panic("rude") }
+func (rude) Choose(context.Context, []string, []string, int) ([]string, error) {
+	panic("rude")
+}
+
+func TestManager_SurvivesPanics(t *testing.T) {
+	m := newManager(t, stateFile(t), func(cfg *devices.Config) {
+		cfg.Hooks = devices.Hooks{Allocated: func(devices.Request) { panic("hook") }}
+	})
+	m.NotifyHealth(func(types.UID) { panic("listener") })
+	require.NoError(t, m.Update(gpu, rude{}, healthy("a", "b")))
+	p := pod("p", container("c", 1))
+	_, err := m.Inject(t.Context(), p, &p.Spec.Containers[0], false)
+	require.ErrorContains(t, err, "panic: rude")
+	require.Empty(t, m.Allocations(p.UID), "the device is free again")
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("a", "b")))
+	inject(t, m, p)
+	require.NoError(t, m.Update(gpu, rude{}, []devices.Device{{ID: "a"}, {ID: "b"}}))
+	require.ErrorContains(t, m.PreStart(t.Context(), p, "c"), "panic: rude")
+}
