@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// bufferSize bounds the memory for a line. It is more than maxHeader.
+// bufferSize bounds the memory for a line. It is more than crilog.MaxHeader.
 const bufferSize = 64 << 10
 
 // lineReader splits a file into lines, and lines that are longer than its buffer into

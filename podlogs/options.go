@@ -6,10 +6,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/crilog"
 )
 
 // ErrInvalidOptions is wrapped by the errors of Validate.
 var ErrInvalidOptions = errors.New("invalid log options")
+
+// anyStream stands for both streams in a filter.
+const anyStream = crilog.NumStreams
 
 // Validate checks options as the API server does, except that TailLines may be combined
 // with one Stream, and that without a Stream all are meant.
@@ -38,8 +43,8 @@ func Validate(o *corev1.PodLogOptions) error {
 
 // filter selects entries of a log.
 type filter struct {
-	since  time.Time // zero: all
-	stream stream    // anyStream: both
+	since  time.Time     // zero: all
+	stream crilog.Stream // anyStream: both
 }
 
 func newFilter(o *corev1.PodLogOptions, now time.Time) filter {
@@ -53,12 +58,12 @@ func newFilter(o *corev1.PodLogOptions, now time.Time) filter {
 	if o.Stream != nil {
 		switch *o.Stream {
 		case corev1.LogStreamStdout:
-			f.stream = stdout
+			f.stream = crilog.Stdout
 		case corev1.LogStreamStderr:
-			f.stream = stderr
+			f.stream = crilog.Stderr
 		}
 	}
 	return f
 }
 
-func (f filter) hasStream(s stream) bool { return f.stream == anyStream || f.stream == s }
+func (f filter) hasStream(s crilog.Stream) bool { return f.stream == anyStream || f.stream == s }

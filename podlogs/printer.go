@@ -9,6 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/crilog"
 )
 
 // errLimit ends a copy after LimitBytes.
@@ -20,16 +22,16 @@ const timestampFormat = "2006-01-02T15:04:05.000000000Z07:00"
 // printer writes the text of the selected entries. It is given the lines of a file in
 // pieces.
 type printer struct {
-	out        [numStreams]*bufio.Writer // nil: not wanted
+	out        [crilog.NumStreams]*bufio.Writer // nil: not wanted
 	filter     filter
 	timestamps bool
 	left       int64 // bytes that may still be written
 
 	inEntry bool                           // the next piece continues an entry
 	drop    bool                           // the entry is not selected
-	entry   header                         // of the entry
+	entry   crilog.Header                  // of the entry
 	stamp   [len(timestampFormat) + 1]byte // space for what is inserted
-	lines   [numStreams]lineState
+	lines   [crilog.NumStreams]lineState
 }
 
 // lineState is the state of the line of a stream that may have several entries.
@@ -44,14 +46,14 @@ func newPrinter(out, errOut io.Writer, o *corev1.PodLogOptions, now time.Time) *
 		p.left = *o.LimitBytes
 	}
 	if out != nil {
-		p.out[stdout] = bufio.NewWriterSize(out, bufferSize)
+		p.out[crilog.Stdout] = bufio.NewWriterSize(out, bufferSize)
 	}
 	switch {
 	case errOut == nil:
 	case out != nil && reflect.ValueOf(out).Comparable() && reflect.ValueOf(errOut).Comparable() && out == errOut:
-		p.out[stderr] = p.out[stdout] // which keeps the order
+		p.out[crilog.Stderr] = p.out[crilog.Stdout] // which keeps the order
 	default:
-		p.out[stderr] = bufio.NewWriterSize(errOut, bufferSize)
+		p.out[crilog.Stderr] = bufio.NewWriterSize(errOut, bufferSize)
 	}
 	return p
 }
@@ -71,18 +73,18 @@ func (p *printer) flush() error {
 func (p *printer) printPiece(piece []byte, isEnd bool) error {
 	if !p.inEntry {
 		var ok bool
-		if p.entry, piece, ok = parseHeader(piece); ok {
+		if p.entry, piece, ok = crilog.ParseHeader(piece); ok {
 			p.drop = !p.begin()
 		} else {
-			p.entry, p.drop = header{partial: true}, true // it neither begins nor ends a line
+			p.entry, p.drop = crilog.Header{Partial: true}, true // it neither begins nor ends a line
 		}
-		if !p.drop && p.timestamps && !p.lines[p.entry.stream].open {
-			if err := p.write(append(p.entry.at.AppendFormat(p.stamp[:0], timestampFormat), ' ')); err != nil {
+		if !p.drop && p.timestamps && !p.lines[p.entry.Stream].open {
+			if err := p.write(append(p.entry.At.AppendFormat(p.stamp[:0], timestampFormat), ' ')); err != nil {
 				return err
 			}
 		}
 		if ok {
-			p.lines[p.entry.stream].open = p.entry.partial
+			p.lines[p.entry.Stream].open = p.entry.Partial
 		}
 	}
 	p.inEntry = !isEnd
@@ -92,7 +94,7 @@ func (p *printer) printPiece(piece []byte, isEnd bool) error {
 	if err := p.write(piece); err != nil {
 		return err
 	}
-	if isEnd && !p.entry.partial {
+	if isEnd && !p.entry.Partial {
 		return p.write(append(p.stamp[:0], '\n'))
 	}
 	return nil
@@ -101,12 +103,12 @@ func (p *printer) printPiece(piece []byte, isEnd bool) error {
 // begin reports whether an entry is selected. The entries of one line have the fate of
 // the first one.
 func (p *printer) begin() bool {
-	if p.out[p.entry.stream] == nil || !p.filter.hasStream(p.entry.stream) {
+	if p.out[p.entry.Stream] == nil || !p.filter.hasStream(p.entry.Stream) {
 		return false
 	}
-	line := &p.lines[p.entry.stream]
+	line := &p.lines[p.entry.Stream]
 	if !line.open {
-		line.drop = !p.filter.since.IsZero() && p.entry.at.Before(p.filter.since)
+		line.drop = !p.filter.since.IsZero() && p.entry.At.Before(p.filter.since)
 	}
 	return !line.drop
 }
@@ -114,7 +116,7 @@ func (p *printer) begin() bool {
 func (p *printer) write(b []byte) error {
 	n := min(int64(len(b)), p.left)
 	p.left -= n
-	if _, err := p.out[p.entry.stream].Write(b[:n]); err != nil {
+	if _, err := p.out[p.entry.Stream].Write(b[:n]); err != nil {
 		return err
 	}
 	if p.left == 0 {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"io"
 	"slices"
+
+	"github.com/sublet-dev/agent/internal/crilog"
 )
 
 // position is a place in the files of a log: that of older with this index, or the newest
@@ -24,8 +26,8 @@ type tail struct {
 
 // isStart reports whether the last lines begin after this entry.
 func (t *tail) isStart(entry []byte) bool {
-	h, _, ok := parseHeader(bytes.TrimSuffix(entry, []byte{'\n'}))
-	if !ok || !t.filter.hasStream(h.stream) || h.partial && t.begun {
+	h, _, ok := crilog.ParseHeader(bytes.TrimSuffix(entry, []byte{'\n'}))
+	if !ok || !t.filter.hasStream(h.Stream) || h.Partial && t.begun {
 		return false // it does not end a line
 	}
 	// The last line counts although it may go on.
@@ -67,14 +69,14 @@ func (c *copier) tailOf(f *file, size int64, t *tail) (offset int64, found bool,
 // tailOfPlain reads a file backwards in blocks.
 func tailOfPlain(ctx context.Context, f io.ReaderAt, size int64, t *tail) (offset int64, found bool, err error) {
 	const block = bufferSize
-	buf := make([]byte, block+maxHeader) // the header of an entry may go on in the later block
+	buf := make([]byte, block+crilog.MaxHeader) // the header of an entry may go on in the later block
 	entryEnd := size
 	for blockEnd := size; blockEnd > 0; {
 		if ctx.Err() != nil {
 			return 0, false, context.Cause(ctx)
 		}
 		begin := max(blockEnd-block, 0)
-		n, err := f.ReadAt(buf[:min(blockEnd+maxHeader, size)-begin], begin)
+		n, err := f.ReadAt(buf[:min(blockEnd+crilog.MaxHeader, size)-begin], begin)
 		if n < int(blockEnd-begin) {
 			return 0, false, err
 		}
@@ -98,8 +100,8 @@ func tailOfPlain(ctx context.Context, f io.ReaderAt, size int64, t *tail) (offse
 func tailOfCompressed(ctx context.Context, f *file, t *tail) (offset int64, found bool, err error) {
 	var lines, size int64
 	isOpen := false // the last line goes on
-	err = eachEntry(ctx, f, t.filter, func(h header, end int64) bool {
-		if isOpen = h.partial; !isOpen {
+	err = eachEntry(ctx, f, t.filter, func(h crilog.Header, end int64) bool {
+		if isOpen = h.Partial; !isOpen {
 			lines++
 		}
 		size = end
@@ -120,8 +122,8 @@ func tailOfCompressed(ctx context.Context, f *file, t *tail) (offset int64, foun
 		return 0, false, nil
 	}
 	before := lines - t.left
-	err = eachEntry(ctx, f, t.filter, func(h header, end int64) bool {
-		if !h.partial {
+	err = eachEntry(ctx, f, t.filter, func(h crilog.Header, end int64) bool {
+		if !h.Partial {
 			before--
 		}
 		offset = end
@@ -132,7 +134,7 @@ func tailOfCompressed(ctx context.Context, f *file, t *tail) (offset int64, foun
 
 // eachEntry calls visit with each selected entry of a compressed file and the offset of
 // its end, until visit returns false. It reads what is there before damage.
-func eachEntry(ctx context.Context, f *file, sel filter, visit func(h header, end int64) bool) error {
+func eachEntry(ctx context.Context, f *file, sel filter, visit func(h crilog.Header, end int64) bool) error {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
@@ -140,7 +142,7 @@ func eachEntry(ctx context.Context, f *file, sel filter, visit func(h header, en
 	if err != nil {
 		return nil //nolint:nilerr // damaged
 	}
-	var h header
+	var h crilog.Header
 	var ok, inEntry bool
 	var offset int64
 	for lines := newLineReader(text); ctx.Err() == nil; {
@@ -149,14 +151,14 @@ func eachEntry(ctx context.Context, f *file, sel filter, visit func(h header, en
 			return nil //nolint:nilerr // the end, or damaged
 		}
 		if !inEntry {
-			h, _, ok = parseHeader(piece)
+			h, _, ok = crilog.ParseHeader(piece)
 		}
 		offset += int64(len(piece))
 		if inEntry = !isEnd; inEntry {
 			continue
 		}
 		offset++
-		if ok && sel.hasStream(h.stream) && !visit(h, offset) {
+		if ok && sel.hasStream(h.Stream) && !visit(h, offset) {
 			return nil
 		}
 	}

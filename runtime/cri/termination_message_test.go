@@ -150,19 +150,6 @@ func FuzzLogText(f *testing.F) {
 	})
 }
 
-func FuzzParseLogLine(f *testing.F) {
-	f.Add([]byte("2026-11-21T04:05:06.1Z stdout F x"))
-	f.Add([]byte("2026-11-21T04:05:06.1+01:00 stderr P:x "))
-	f.Fuzz(func(t *testing.T, line []byte) {
-		l, ok := parseLogLine(line)
-		if !ok {
-			return
-		}
-		require.False(t, l.at.IsZero() && l.stream == "")
-		require.True(t, strings.HasSuffix(string(line), string(l.text)))
-	})
-}
-
 // What a container wrote into its message file is text of at most the limit, and its end.
 func FuzzTextTail(f *testing.F) {
 	f.Add([]byte("died"))
