@@ -7,23 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sublet-dev/agent/containergc"
-	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/internal/needtest"
 )
 
-// needs lists what a Config needs of a runtime that can do nothing.
-func needs(list []runtime.Need) (names []string) {
-	for _, n := range list {
-		name := n.String()
-		if n.Optional {
-			name = "optional: " + name
-		}
-		names = append(names, name)
-	}
-	return names
-}
-
 func TestConfig_Needs(t *testing.T) {
-	assert.Equal(t, []string{"container collection (runtime.ContainerRemover)"}, needs(containergc.Config{}.Needs()))
+	assert.Equal(t, []string{"container collection (runtime.ContainerRemover)"}, needtest.Names(containergc.Config{}.Needs()))
 }
 
 func TestConfig_CheckNeedsNothingRequired(t *testing.T) {

@@ -10,20 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/internal/needtest"
 	"github.com/sublet-dev/agent/runtime"
 )
-
-// needs lists what a Config needs of a runtime that can do nothing.
-func needs(list []runtime.Need) (names []string) {
-	for _, n := range list {
-		name := n.String()
-		if n.Optional {
-			name = "optional: " + name
-		}
-		names = append(names, name)
-	}
-	return names
-}
 
 type usage struct{}
 
@@ -34,8 +23,8 @@ func (usage) Usage(context.Context, time.Time) (runtime.NodeUsage, error) {
 func TestConfig_Needs(t *testing.T) {
 	assert.Equal(t, []string{
 		"figures of the image file system (runtime.ImageFSReporter)", "figures of containers (runtime.ContainerStatsReporter)",
-	}, needs(eviction.Config{}.Needs()))
-	assert.Empty(t, needs(eviction.Config{Usage: usage{}}.Needs()), "of a provider of its own")
+	}, needtest.Names(eviction.Config{}.Needs()))
+	assert.Empty(t, needtest.Names(eviction.Config{Usage: usage{}}.Needs()), "of a provider of its own")
 }
 
 func TestConfig_Reservation(t *testing.T) {

@@ -8,26 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sublet-dev/agent/imagegc"
-	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/internal/needtest"
 )
-
-// needs lists what a Config needs of a runtime that can do nothing.
-func needs(list []runtime.Need) (names []string) {
-	for _, n := range list {
-		name := n.String()
-		if n.Optional {
-			name = "optional: " + name
-		}
-		names = append(names, name)
-	}
-	return names
-}
 
 func TestConfig_Needs(t *testing.T) {
 	assert.Equal(t, []string{
 		"image collection (runtime.ImageStore)", "image collection (runtime.ImageUser)", "figures of the image file system (runtime.ImageFSReporter)",
 		"optional: asking for the image of sandboxes (runtime.SandboxImageReporter)",
-	}, needs(imagegc.Config{}.Needs()))
+	}, needtest.Names(imagegc.Config{}.Needs()))
 }
 
 func TestConfig_CheckNeedsNothingRequired(t *testing.T) {

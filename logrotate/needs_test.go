@@ -9,24 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sublet-dev/agent/logrotate"
-	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/internal/needtest"
 )
 
-// needs lists what a Config needs of a runtime that can do nothing.
-func needs(list []runtime.Need) (names []string) {
-	for _, n := range list {
-		name := n.String()
-		if n.Optional {
-			name = "optional: " + name
-		}
-		names = append(names, name)
-	}
-	return names
-}
-
 func TestConfig_Needs(t *testing.T) {
-	assert.Equal(t, []string{"log rotation (runtime.LogReopener)"}, needs(logrotate.Config{}.Needs()))
-	assert.Empty(t, needs(logrotate.Config{MaxSize: -1}.Needs()), "off")
+	assert.Equal(t, []string{"log rotation (runtime.LogReopener)"}, needtest.Names(logrotate.Config{}.Needs()))
+	assert.Empty(t, needtest.Names(logrotate.Config{MaxSize: -1}.Needs()), "off")
 }
 
 func TestConfig_CheckNeedsNothingRequired(t *testing.T) {
