@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // merged returns the status that a pod in the API server should get: the node's fields
@@ -45,9 +47,9 @@ func mergedConditions(base, own []corev1.PodCondition) []corev1.PodCondition {
 	for _, c := range base {
 		i := slices.IndexFunc(own, func(o corev1.PodCondition) bool { return o.Type == c.Type })
 		switch {
-		case i >= 0 && isNodeCondition(c.Type):
+		case i >= 0 && podspec.IsNodeCondition(c.Type):
 			out = append(out, own[i])
-		case !isNodeCondition(c.Type), c.Type == corev1.DisruptionTarget:
+		case !podspec.IsNodeCondition(c.Type), c.Type == corev1.DisruptionTarget:
 			out = append(out, c)
 		default:
 			continue
@@ -55,24 +57,11 @@ func mergedConditions(base, own []corev1.PodCondition) []corev1.PodCondition {
 		added[c.Type] = true
 	}
 	for _, c := range own {
-		if !added[c.Type] && isNodeCondition(c.Type) {
+		if !added[c.Type] && podspec.IsNodeCondition(c.Type) {
 			out = append(out, c)
 		}
 	}
 	return out
-}
-
-// isNodeCondition reports whether the node sets conditions of that type. The kubelet
-// sets the same.
-func isNodeCondition(t corev1.PodConditionType) bool {
-	switch t {
-	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady,
-		corev1.PodScheduled, corev1.DisruptionTarget, corev1.PodResizePending, corev1.PodResizeInProgress,
-		corev1.AllContainersRestarting:
-		return true
-	default:
-		return false
-	}
 }
 
 // statusPatch returns a strategic merge patch that gives base the status of own, with

@@ -29,3 +29,16 @@ func IsRejected(st *corev1.PodStatus) bool {
 func IsEvicted(st *corev1.PodStatus) bool {
 	return st.Phase == corev1.PodFailed && st.Reason == ReasonEvicted && !IsRejected(st)
 }
+
+// IsNodeCondition reports whether the node sets conditions of the type in the status of
+// a pod. The kubelet sets the same; all others belong to other components.
+func IsNodeCondition(t corev1.PodConditionType) bool {
+	switch t {
+	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady,
+		corev1.PodScheduled, corev1.DisruptionTarget, corev1.PodResizePending, corev1.PodResizeInProgress,
+		corev1.AllContainersRestarting:
+		return true
+	default:
+		return false
+	}
+}

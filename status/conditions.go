@@ -46,22 +46,11 @@ func (g *generator) conditions(st *corev1.PodStatus) []corev1.PodCondition {
 		g.date(&out[i])
 	}
 	for i := range g.pod.Status.Conditions {
-		if c := &g.pod.Status.Conditions[i]; !owned(c.Type) {
+		if c := &g.pod.Status.Conditions[i]; !podspec.IsNodeCondition(c.Type) {
 			out = append(out, *c)
 		}
 	}
 	return out
-}
-
-func owned(t corev1.PodConditionType) bool {
-	switch t {
-	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady,
-		corev1.PodScheduled, corev1.DisruptionTarget, corev1.PodResizePending, corev1.PodResizeInProgress,
-		corev1.AllContainersRestarting:
-		return true
-	default:
-		return false
-	}
 }
 
 // date sets the generation and the transition time of a condition.
