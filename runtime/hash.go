@@ -29,12 +29,17 @@ func HashContainer(c *corev1.Container) string {
 	}
 	// Fields that are not set are left out of the text, so that a field added to
 	// the API does not change the hash of containers that do without it.
-	text, err := json.Marshal(&made)
+	return hashVersion + hashJSON(&made)
+}
+
+// hashJSON returns a hash of v, whose type can be marshalled.
+func hashJSON(v any) string {
+	text, err := json.Marshal(v)
 	if err != nil {
-		return hashVersion // only a type that cannot be marshalled errs; Container can
+		return ""
 	}
 	sum := sha256.Sum256(text)
-	return hashVersion + hex.EncodeToString(sum[:8])
+	return hex.EncodeToString(sum[:8])
 }
 
 // HashWithInjection returns the hash of a container spec and of what is injected into the

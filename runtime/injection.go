@@ -1,9 +1,6 @@
 package runtime
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -105,10 +102,5 @@ func (i Injection) Hash() string {
 	if i.IsZero() {
 		return ""
 	}
-	text, err := json.Marshal(i)
-	if err != nil {
-		return "" // strings and booleans can be marshalled
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8])
+	return hashJSON(i)
 }
