@@ -119,10 +119,7 @@ func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "fake", Net:
 // and returns its version.
 func (f *Fake) Put(resource string, object metav1.Object) string {
 	f.t.Helper()
-	raw, err := json.Marshal(object)
-	require.NoError(f.t, err)
-	u := &unstructured.Unstructured{}
-	require.NoError(f.t, json.Unmarshal(raw, &u.Object))
+	u := f.encode(object)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.put(resource, u)
@@ -172,6 +169,15 @@ func (f *Fake) Events() (events []corev1.Event) {
 	return events
 }
 
+func (f *Fake) encode(object any) *unstructured.Unstructured {
+	f.t.Helper()
+	raw, err := json.Marshal(object)
+	require.NoError(f.t, err)
+	u := &unstructured.Unstructured{}
+	require.NoError(f.t, json.Unmarshal(raw, &u.Object))
+	return u
+}
+
 func (f *Fake) decode(u *unstructured.Unstructured, into any) {
 	f.t.Helper()
 	raw, err := json.Marshal(u.Object)
@@ -210,10 +216,7 @@ func (f *Fake) CutWatches(compact bool) {
 // Send sends a watch event of any content to all watches of a resource.
 func (f *Fake) Send(resource, kind string, object any) {
 	f.t.Helper()
-	raw, err := json.Marshal(object)
-	require.NoError(f.t, err)
-	u := &unstructured.Unstructured{}
-	require.NoError(f.t, json.Unmarshal(raw, &u.Object))
+	u := f.encode(object)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.emit(resource, kind, u)
