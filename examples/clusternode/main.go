@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
@@ -44,7 +43,7 @@ func main() {
 }
 
 func run(ctx context.Context, f flags, log *slog.Logger) error {
-	cfg, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	cfg, err := kube.LoadKubeconfig(f.kubeconfig)
 	if err != nil {
 		return err
 	}

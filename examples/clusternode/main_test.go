@@ -27,7 +27,8 @@ func TestRun(t *testing.T) {
 apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: %s}}]
-contexts: [{name: x, context: {cluster: c}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+users: [{name: u, user: {token: t}}]
 current-context: x
 `, server.URL), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(manifests, "static.yaml"), []byte(`
@@ -69,7 +70,7 @@ func TestRun_InvalidFlags(t *testing.T) {
 	dir := t.TempDir()
 	require.Error(t, run(t.Context(), flags{kubeconfig: filepath.Join(dir, "missing")}, slog.New(slog.DiscardHandler)))
 	file := filepath.Join(dir, "kubeconfig")
-	require.NoError(t, os.WriteFile(file, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\ncontexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: t}}]\ncurrent-context: x\n"), 0o600))
 	require.ErrorContains(t, run(t.Context(), flags{kubeconfig: file, nodeName: "../n"}, slog.New(slog.DiscardHandler)), "invalid name")
 	require.ErrorContains(t, run(t.Context(), flags{kubeconfig: file, nodeName: "n", rootDir: "relative"}, slog.New(slog.DiscardHandler)), "absolute path")
 }
