@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -24,10 +24,10 @@ import (
 	"github.com/sublet-dev/agent/podops"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podwatch"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtimestate"
 	"github.com/sublet-dev/agent/stats"
-	"github.com/sublet-dev/agent/status"
 	"github.com/sublet-dev/agent/syncloop"
 )
 
@@ -55,11 +55,13 @@ var (
 	ErrStalled = syncloop.ErrStalled
 )
 
-// Agent is a node agent: the assembled components. Its methods can be called from any goroutine at any time.
+// Agent is a node agent: the assembled components. Its methods, which include those of its Operator, can be called from any
+// goroutine at any time.
 type Agent struct {
-	c        *Components
-	operator *podops.Operator
-	started  atomic.Bool
+	*podops.Operator // the pods and what can be done with one: Pods, Logs, Exec, Restart, Evict, Drain, ...
+
+	c       *Components
+	started atomic.Bool
 }
 
 // New assembles an agent. It checks everything that can be checked and reports all errors at once. It changes nothing on the
@@ -77,11 +79,7 @@ func New(opts ...Option) (*Agent, error) {
 	if err := c.build(); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	a := &Agent{c: c}
-	if a.operator, err = newOperator(a); err != nil {
-		return nil, fmt.Errorf("agent: %w", err)
-	}
-	return a, nil
+	return &Agent{Operator: c.Operator, c: c}, nil
 }
 
 // Run runs the agent until ctx is done and returns nil after a clean stop. Pods keep running unless the shutdown policy is to
@@ -143,19 +141,7 @@ func (a *Agent) Components() *Components { return a.c }
 // that is waited for is a podsource.Unsynced in it; one whose desired pods are known from its cache is not waited for: see
 // podsource.Cached.
 func (a *Agent) Healthy() error {
-	loop := a.c.SyncLoop.Healthy()
-	errs := []error{loop, a.c.PLEG.Healthy()}
-	switch err := a.c.RuntimeState.Healthy(); {
-	case err == nil, loop != nil && strings.Contains(loop.Error(), err.Error()): // the loop waits for just that
-	case errors.Is(err, ErrNetworkNotReady):
-		errs = append(errs, err)
-	default:
-		errs = append(errs, fmt.Errorf("%w: %w", ErrRuntimeNotReady, err))
-	}
-	for _, u := range a.c.Sources.Unsynced() {
-		errs = append(errs, u)
-	}
-	return errors.Join(errs...)
+	return errors.Join(a.c.SyncLoop.Healthy(), a.c.PLEG.Healthy(), a.c.runtimeHealthy(), a.c.Sources.Healthy())
 }
 
 // SourceErrors returns the current errors of manifests and sources.
@@ -170,26 +156,9 @@ func (a *Agent) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, er
 // on.
 func (a *Agent) InspectionErrors() []pleg.InspectionError { return a.c.PLEG.InspectionErrors() }
 
-// Pods returns the pods that this node runs, and those that have ended and are still desired, each with its newest status. They
-// are read-only.
-//
-// A pod whose status was restored and that no source has delivered yet is returned as it is observed in the runtime now, with
-// unknown readiness: it is neither restarted nor probed until its source has synced, and its status is not sent to sinks
-// before.
-func (a *Agent) Pods() []*corev1.Pod {
-	pods := a.c.StatusManager.Pods()
-	for i, pod := range pods {
-		if a.c.StatusManager.IsRestored(pod.UID) {
-			var observed *runtime.Pod
-			if a.c.RuntimeState.PodsKnown() {
-				p, _ := a.c.PodCache.Get(pod.UID)
-				observed = &p
-			}
-			pods[i] = status.Unsynced(pod, observed, a.c.Sources.WhyUnsynced(pod), a.c.nodeInfo(), time.Now())
-		}
-	}
-	return pods
-}
+// Watch yields the pods that there are and then their changes, until ctx is done. A slow caller gets the newest states, and how
+// many it has missed. See podwatch.Hub.Watch.
+func (a *Agent) Watch(ctx context.Context) iter.Seq[podwatch.Event] { return a.c.watchers.Watch(ctx) }
 
 // PodProblems returns the desired pods that do not run because the node has rejected or evicted them. They leave the agent
 // healthy: it does what it should.

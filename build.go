@@ -60,6 +60,7 @@ func (c *Components) build() error {
 		component(c, "PodManager", &c.PodManager, newPodManager),
 		component(c, "SyncLoop", &c.SyncLoop, NewSyncLoop),
 		func() (err error) { c.NodeStatus, err = newNodeStatus(c); return err },
+		func() (err error) { c.Operator, err = newOperator(c); return err },
 		c.buildDrainer,
 		c.buildRunners,
 	} {

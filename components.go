@@ -16,6 +16,7 @@ import (
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podcache"
+	"github.com/sublet-dev/agent/podops"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podsync"
@@ -73,6 +74,7 @@ type Components struct {
 	PodManager     *syncloop.PodManager
 	SyncLoop       SyncLoop
 	NodeStatus     *node.Status // what is reported about the node
+	Operator       *podops.Operator
 
 	options       *options
 	adopt         []string         // sources of pods without an owner

@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"time"
 
@@ -23,6 +21,8 @@ import (
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podcache"
+	"github.com/sublet-dev/agent/podlogs"
+	"github.com/sublet-dev/agent/podops"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/podworkers"
@@ -284,43 +284,46 @@ func NewSyncLoop(c *Components) (SyncLoop, error) {
 }
 
 // newNodeStatus returns what the agent reports about its node.
-func newNodeStatus(c *Components) (*node.Status, error) {
-	reporters := c.Node.ConditionReporters
+func newNodeStatus(c *Components) (_ *node.Status, err error) {
+	conditions := node.ConditionsConfig{Checks: []node.Check{c.SyncLoop.Healthy, c.runtimeHealthy, c.PLEG.Healthy}, Logger: c.Logger}
 	if c.Eviction != nil {
-		reporters = append([]node.Reporter{c.Eviction}, reporters...)
+		conditions.Reporters = append(conditions.Reporters, c.Eviction)
 	}
-	conditions, err := node.NewConditions(node.ConditionsConfig{
-		Checks: []node.Check{c.SyncLoop.Healthy, c.runtimeHealthy, c.PLEG.Healthy}, Reporters: reporters, Logger: c.Logger,
-	})
-	if err != nil {
-		return nil, err
-	}
-	cfg := node.StatusConfig{
-		Resources: node.Resources{Capacity: c.Node.Capacity, Allocatable: c.Node.Allocatable}, MaxPods: c.Node.MaxPods,
-		Info: node.DetectInfo(os.DirFS("/")), Conditions: conditions, Runtime: c.RuntimeState.Status, Port: c.Node.Port, DeclaredFeatures: runtime.DeclaredFeatures(c.Runtime),
-		Addresses: func() ([]corev1.NodeAddress, error) {
-			return node.Addresses(node.AddressConfig{NodeName: c.NodeName, IPs: c.Node.IPs})
-		},
-	}
+	conditions.Reporters = append(conditions.Reporters, c.Node.ConditionReporters...)
+	cfg := c.Node.StatusConfig(c.NodeName, os.DirFS("/"))
+	cfg.Runtime, cfg.DeclaredFeatures = c.RuntimeState.Status, runtime.DeclaredFeatures(c.Runtime)
 	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
 	cfg.Devices, cfg.AllocatableDevices = podsync.ProvidedResources(c.Logger, injectors.Injectors)
 	if store, ok := runtime.Capability[runtime.ImageStore](c.Runtime); ok {
 		cfg.Images = store.Images
 	}
+	if cfg.Conditions, err = node.NewConditions(conditions); err != nil {
+		return nil, err
+	}
 	return node.NewStatus(cfg)
 }
 
-// runtimeHealthy returns why the runtime or its network is not ready, in the words of a kubelet, unless the loop waits for just
-// that and says so.
-func (c *Components) runtimeHealthy() error {
-	err := c.RuntimeState.Healthy()
-	switch {
-	case err == nil, errors.Is(c.SyncLoop.Healthy(), syncloop.ErrRuntimeNotReady):
-		return nil
-	case errors.Is(err, ErrNetworkNotReady):
-		return fmt.Errorf("container runtime network not ready: %w", err)
+// newOperator returns the operations on the pods of the agent.
+func newOperator(c *Components) (*podops.Operator, error) {
+	logs, err := podlogs.New(podlogs.Config{LogsDir: c.Node.PodLogsDir, Logger: c.Logger})
+	if err != nil {
+		return nil, err
 	}
-	return fmt.Errorf("container runtime is down: %w", err)
+	pods := status.View{
+		Statuses: c.StatusManager, PodCache: c.PodCache, RuntimeState: c.RuntimeState, WhyUnsynced: c.Sources.WhyUnsynced, NodeInfo: c.nodeInfo,
+	}
+	return podops.New(podops.Config{
+		Pods: pods.Pods, PodCache: c.PodCache, Runtime: c.Runtime, Logs: logs, CheckpointsDir: c.path("checkpoints"),
+		Workers: struct {
+			podworkers.Evictor
+			podworkers.Recreator
+		}{c.evictor(), podworkers.Recreator{Workers: c.PodWorkers}},
+	})
+}
+
+// runtimeHealthy returns what is wrong with the runtime and is not said by the loop.
+func (c *Components) runtimeHealthy() error {
+	return syncloop.RuntimeHealth(c.SyncLoop.Healthy(), c.RuntimeState.Healthy())
 }
 
 // syncEnded removes the exited containers of a pod that has many.

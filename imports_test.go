@@ -19,7 +19,7 @@ const module = "github.com/sublet-dev/agent"
 var allowedImports = map[string][]string{
 	"podspec":                 {},
 	"runtime":                 {"internal/capability", "internal/monotonic", "podspec"},
-	"runtime/cri":             {"internal/podnet", "internal/safe", "podspec", "runtime", "runtime/cri/internal/images", "runtime/cri/internal/translate"},
+	"runtime/cri":             {"internal/crilog", "internal/podnet", "internal/safe", "podspec", "runtime", "runtime/cri/internal/images", "runtime/cri/internal/translate"},
 	"runtime/provider":        {"internal/safe", "podspec", "podstream", "runtime"},
 	"runtime/embedded":        {"internal/capability", "internal/safe", "runtime/embedded/internal/reference", "runtime/embedded/internal/signals"},
 	"runtime/embedded/stream": {"runtime/embedded"},
@@ -29,7 +29,7 @@ var allowedImports = map[string][]string{
 	"pleg":                    {"internal/monotonic", "internal/safe", "runtime"},
 	"podworkers":              {"internal/monotonic", "internal/safe", "podspec", "runtime"},
 	"podsync":                 {"internal/mkdir", "internal/monotonic", "internal/mounts", "internal/owner", "internal/pathname", "internal/safe", "podspec", "runtime"},
-	"syncloop":                {"internal/safe", "pleg", "podsource", "podspec", "podworkers", "probe", "runtime"},
+	"syncloop":                {"internal/safe", "pleg", "podsource", "podspec", "podworkers", "probe", "runtime", "runtimestate"},
 	"status":                  {"internal/safe", "podspec", "runtime"},
 	"probe":                   {"internal/monotonic", "internal/podnet", "internal/safe", "podspec", "runtime"},
 	"probe/grpchealth":        {},
@@ -48,7 +48,7 @@ var allowedImports = map[string][]string{
 	"podops":                  {"podlogs", "podspec", "podstream", "runtime"},
 	"podwatch":                {},
 	"podstream":               {},
-	"podlogs":                 {"internal/logpath", "runtime"},
+	"podlogs":                 {"internal/crilog", "internal/logpath", "runtime"},
 	"logrotate":               {"internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
 	"server":                  {"internal/unixsocket", "runtime"},
 	"server/kubeapi":          {"internal/atomicfile", "internal/safe", "podops", "podsource", "podspec", "podwatch", "runtime", "server", "stats"},
@@ -60,6 +60,8 @@ var allowedImports = map[string][]string{
 	"test/scenario":           {},
 	"docs":                    {},
 	"internal/atomicfile":     {},
+	"internal/crilog":         {},
+	"internal/needtest":       {"runtime"},
 	"internal/diskusage":      {"runtime"},
 	"internal/fserr":          {},
 	"internal/logpath":        {"runtime"},
@@ -130,10 +132,10 @@ func TestImports_OnlyAllowed(t *testing.T) {
 	}
 }
 
-// The root only connects components: what does not fit into seven files and these lines,
+// The root only connects components: what does not fit into six files and these lines,
 // comments included, belongs to a package of its own or to that of a component.
 func TestImports_RootStaysSmall(t *testing.T) {
-	const maxFiles, maxLines = 7, 1520
+	const maxFiles, maxLines = 6, 1400
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	files = slices.DeleteFunc(files, func(name string) bool { return strings.HasSuffix(name, "_test.go") })

@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -125,6 +126,15 @@ func (c Config) EffectivePodsCgroupLimits() corev1.ResourceList {
 	}
 	maps.Copy(limits, c.PodsCgroupLimits)
 	return limits
+}
+
+// StatusConfig returns the part of the configuration of a Status that the node itself
+// determines: resources, addresses and, from the file system of the machine, node info.
+func (c Config) StatusConfig(nodeName string, machine fs.FS) StatusConfig {
+	return StatusConfig{
+		Resources: Resources{Capacity: c.Capacity, Allocatable: c.Allocatable}, MaxPods: c.MaxPods, Info: DetectInfo(machine), Port: c.Port,
+		Addresses: func() ([]corev1.NodeAddress, error) { return Addresses(AddressConfig{NodeName: nodeName, IPs: c.IPs}) },
+	}
 }
 
 // HostIP returns the primary IP of the node, or "" if it is not known.

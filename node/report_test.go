@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -111,4 +112,18 @@ func TestStatus_ReportsWhatItCanFindOut(t *testing.T) {
 	assert.Equal(t, []string{"F"}, st.DeclaredFeatures)
 	assert.Len(t, st.Conditions, 4)
 	assert.Len(t, s.Conditions(), 4)
+}
+
+// What the configuration of a node says is part of its status.
+func TestConfig_StatusConfig(t *testing.T) {
+	c := Config{Capacity: resourceList("cpu=4"), Allocatable: resourceList("cpu=3"), MaxPods: 7, IPs: []string{"192.0.2.7"}, Port: 10250}
+	cfg := c.StatusConfig("node-a", fstest.MapFS{"etc/machine-id": {Data: []byte("abc\n")}})
+	_, err := cfg.Addresses()
+	require.ErrorContains(t, err, "node address 192.0.2.7", "it is not an address of this machine")
+	cfg.Addresses = nil
+	st := statusOf(t, cfg)
+	requireResources(t, "cpu=4 pods=7", st.Capacity)
+	requireResources(t, "cpu=3 pods=7", st.Allocatable)
+	assert.Equal(t, "abc", st.NodeInfo.MachineID)
+	assert.Equal(t, int32(10250), st.DaemonEndpoints.KubeletEndpoint.Port)
 }

@@ -29,17 +29,15 @@ var (
 	ErrContainerRequired = errors.New("a container name must be specified")
 )
 
-// Config describes an Operator. All fields but Streamer and Checkpointer are required.
+// Config describes an Operator. All fields but Checkpointer and CheckpointsDir are required.
 type Config struct {
-	// Pods returns the pods of the node, each with its newest status.
-	Pods     func() []*corev1.Pod
+	Pods     func() []*corev1.Pod // of the node, each with its newest status. See status.View
 	PodCache PodCache
-	Runtime  Runtime
+	Runtime  Runtime // exec, attach and port-forward need its capability runtime.Streamer
 	Workers  Workers
 	Logs     Logs
-	// Streamer has the streaming server of the runtime. Default: no exec, attach or port-forward
-	Streamer func() (runtime.Streamer, bool)
-	// Checkpointer writes checkpoints into CheckpointsDir, an absolute path. Default: no checkpoints
+	// Checkpointer writes checkpoints into CheckpointsDir, an absolute path. Default: the capability of Runtime; without
+	// a directory none are written
 	Checkpointer   func() (runtime.ContainerCheckpointer, bool)
 	CheckpointsDir string
 }
@@ -77,14 +75,24 @@ func New(cfg Config) (*Operator, error) {
 	if cfg.Pods == nil || cfg.PodCache == nil || cfg.Runtime == nil || cfg.Workers == nil || cfg.Logs == nil {
 		return nil, errors.New("podops: Config.Pods, PodCache, Runtime, Workers and Logs required")
 	}
-	if cfg.Streamer == nil {
-		cfg.Streamer = func() (runtime.Streamer, bool) { return nil, false }
-	}
-	if cfg.Checkpointer == nil || cfg.CheckpointsDir == "" {
+	switch {
+	case cfg.CheckpointsDir == "":
 		cfg.Checkpointer = func() (runtime.ContainerCheckpointer, bool) { return nil, false }
+	case cfg.Checkpointer == nil:
+		cfg.Checkpointer = func() (runtime.ContainerCheckpointer, bool) {
+			return runtime.Capability[runtime.ContainerCheckpointer](cfg.Runtime)
+		}
 	}
 	return &Operator{cfg}, nil
 }
+
+// Pods returns the pods that this node runs, and those that have ended and are still
+// desired, each with its newest status. They are read-only.
+//
+// A pod of which only the status that an earlier process stored is known is returned as it
+// is observed in the runtime now, with unknown readiness. It is neither restarted nor probed
+// until its source has synced, and its status is not sent to sinks before.
+func (o *Operator) Pods() []*corev1.Pod { return o.cfg.Pods() }
 
 // Pod returns a pod by its name, with its newest status; read-only. Of several, as while
 // one replaces another, it returns the one that is not terminating, and of these the
@@ -135,14 +143,16 @@ func Container(pod *corev1.Pod, name string) (string, error) {
 	for i := range pod.Spec.Containers {
 		names = append(names, pod.Spec.Containers[i].Name)
 	}
-	return "", fmt.Errorf("pod %s/%s: %w; choose one of %q", pod.Namespace, pod.Name, ErrContainerRequired, names)
+	return "", fmt.Errorf("pod %s: %w; choose one of %q", fullName(pod), ErrContainerRequired, names)
 }
+
+func fullName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
 // observed returns the pod as it is in the runtime.
 func (o *Operator) observed(pod *corev1.Pod) (*runtime.Pod, error) {
 	observed, ok := o.cfg.PodCache.Get(pod.UID)
 	if !ok {
-		return nil, fmt.Errorf("pod %s/%s in the runtime: %w%s", pod.Namespace, pod.Name, runtime.ErrNotFound, waitingReason(pod, ""))
+		return nil, fmt.Errorf("pod %s in the runtime: %w%s", fullName(pod), runtime.ErrNotFound, waitingReason(pod, ""))
 	}
 	observed.Namespace, observed.Name = pod.Namespace, pod.Name
 	return &observed, nil
@@ -181,11 +191,14 @@ func (o *Operator) running(pod *corev1.Pod, container string) (*runtime.Containe
 	if observed.Object != nil {
 		c = observed.ObjectContainer(pod, container)
 	}
-	switch {
-	case c == nil:
-		return nil, fmt.Errorf("container %q of pod %s/%s: %w%s", container, pod.Namespace, pod.Name, runtime.ErrNotFound, waitingReason(pod, container))
-	case c.State != runtime.Running:
-		return nil, fmt.Errorf("container %q of pod %s/%s: %w%s", container, pod.Namespace, pod.Name, ErrNotRunning, waitingReason(pod, container))
+	err = nil
+	if c == nil {
+		err = runtime.ErrNotFound
+	} else if c.State != runtime.Running {
+		err = ErrNotRunning
+	}
+	if err != nil {
+		return nil, fmt.Errorf("container %q of pod %s: %w%s", container, fullName(pod), err, waitingReason(pod, container))
 	}
 	return c, nil
 }
@@ -269,20 +282,26 @@ const (
 
 // streamer returns that of the runtime.
 func (o *Operator) streamer() (runtime.Streamer, error) {
-	s, ok := o.cfg.Streamer()
+	s, ok := runtime.Capability[runtime.Streamer](o.cfg.Runtime)
 	if !ok {
 		return nil, fmt.Errorf("the runtime has no streaming server: %w", runtime.ErrUnsupported)
 	}
 	return s, nil
 }
 
-// ExecURL prepares a command in a running container.
-func (o *Operator) ExecURL(ctx context.Context, pod *corev1.Pod, opts *corev1.PodExecOptions) (*url.URL, error) {
-	c, err := o.running(pod, opts.Container)
+// connect returns a running container and the streamer that connects to it.
+func (o *Operator) connect(pod *corev1.Pod, container string) (*runtime.Container, runtime.Streamer, error) {
+	c, err := o.running(pod, container)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s, err := o.streamer()
+	return c, s, err
+}
+
+// ExecURL prepares a command in a running container.
+func (o *Operator) ExecURL(ctx context.Context, pod *corev1.Pod, opts *corev1.PodExecOptions) (*url.URL, error) {
+	c, s, err := o.connect(pod, opts.Container)
 	if err != nil {
 		return nil, err
 	}
@@ -292,19 +311,21 @@ func (o *Operator) ExecURL(ctx context.Context, pod *corev1.Pod, opts *corev1.Po
 // AttachURL prepares a connection to a running container. It has a terminal if the spec of
 // the container has one.
 func (o *Operator) AttachURL(ctx context.Context, pod *corev1.Pod, opts *corev1.PodAttachOptions) (*url.URL, error) {
-	c, err := o.running(pod, opts.Container)
+	c, s, err := o.connect(pod, opts.Container)
 	if err != nil {
 		return nil, err
 	}
-	s, err := o.streamer()
-	if err != nil {
-		return nil, err
-	}
-	tty := opts.TTY
-	if spec := runtime.ContainerSpec(pod, c.Name); spec != nil {
-		tty = spec.TTY
-	}
+	tty := hasTTY(pod, c.Name, opts.TTY)
 	return s.AttachURL(ctx, c.ID, runtime.Streams{Stdin: opts.Stdin, Stdout: opts.Stdout, Stderr: opts.Stderr && !tty, TTY: tty})
+}
+
+// hasTTY returns whether the spec of a container asks for a terminal, or unknown if the pod
+// has no such container.
+func hasTTY(pod *corev1.Pod, container string, unknown bool) bool {
+	if spec := runtime.ContainerSpec(pod, container); spec != nil {
+		return spec.TTY
+	}
+	return unknown
 }
 
 // PortForwardURL prepares connections to ports of a pod.
@@ -318,7 +339,7 @@ func (o *Operator) PortForwardURL(ctx context.Context, pod *corev1.Pod, opts *co
 		sandbox = &runtime.Sandbox{ID: string(pod.UID)} // see runtime.SplitObjectID
 	}
 	if sandbox == nil {
-		return nil, fmt.Errorf("sandbox of pod %s/%s: %w%s", pod.Namespace, pod.Name, runtime.ErrNotFound, waitingReason(pod, ""))
+		return nil, fmt.Errorf("sandbox of pod %s: %w%s", fullName(pod), runtime.ErrNotFound, waitingReason(pod, ""))
 	}
 	s, err := o.streamer()
 	if err != nil {

@@ -108,7 +108,6 @@ func newWorld(t *testing.T) (*world, *podops.Operator) {
 	w.pods[0].Annotations = map[string]string{"kubectl.kubernetes.io/default-container": "app"}
 	o, err := podops.New(podops.Config{
 		Pods: func() []*corev1.Pod { return w.pods }, PodCache: w, Runtime: w, Workers: w, Logs: w,
-		Streamer: func() (runtime.Streamer, bool) { return w, true },
 	})
 	require.NoError(t, err)
 	return w, o
@@ -138,6 +137,7 @@ func TestOperator_Pod(t *testing.T) {
 		}
 		return pod
 	}
+	require.Equal(t, w.pods, o.Pods())
 	w.pods = []*corev1.Pod{
 		at(newPod("web", "terminating"), 9, true), at(newPod("web", "older"), 1, false), at(newPod("web", "newer"), 2, false), at(newPod("web", "oldest"), 0, false),
 		newPod("other", "u2"),
@@ -190,7 +190,7 @@ func TestOperator_Requests(t *testing.T) {
 		},
 		"KillContainer app c2 of web within 7s": func() error { return o.Restart(ctx, "ns", "web", "app") },
 		"recreate web drained=true":             func() error { return o.Restart(ctx, "ns", "web", "") },
-		"evict web 3s Evicted true":             func() error { return o.EvictByName(ctx, "ns", "web", 3*time.Second) },
+		"evict web 3s Evicted true":             func() error { return o.Evict(ctx, "ns", "web", 3*time.Second) },
 		"evict web 2s Evicted true ":            func() error { return o.Drain(ctx, podops.DrainOptions{GracePeriod: 2 * time.Second}) },
 	} {
 		w.err = nil
@@ -273,7 +273,7 @@ func TestOperator_Errors(t *testing.T) {
 	}
 	w.observed["u2"] = runtime.Pod{UID: "u2", Containers: []runtime.Container{{ID: "c", Name: "app", State: runtime.Exited}}}
 	require.ErrorIs(t, calls("waiting", "app")["exec"], podops.ErrNotRunning)
-	require.ErrorIs(t, o.EvictByName(ctx, "ns", "none", 0), runtime.ErrNotFound)
+	require.ErrorIs(t, o.Evict(ctx, "ns", "none", 0), runtime.ErrNotFound)
 
 	rejected := newPod("rejected", "u3", "app")
 	rejected.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "too much"}
@@ -294,7 +294,7 @@ func TestOperator_Errors(t *testing.T) {
 func TestOperator_LogOfRemovedContainer(t *testing.T) {
 	w, _ := newWorld(t)
 	logs := &removingLogs{w: w}
-	o, err := podops.New(podops.Config{Pods: func() []*corev1.Pod { return w.pods }, PodCache: w, Runtime: w, Workers: w, Logs: logs})
+	o, err := podops.New(podops.Config{Pods: func() []*corev1.Pod { return w.pods }, PodCache: w, Runtime: struct{ podops.Runtime }{w}, Workers: w, Logs: logs})
 	require.NoError(t, err)
 	require.NoError(t, o.Logs(t.Context(), "ns", "web", &corev1.PodLogOptions{}, nil, nil))
 	assert.Equal(t, []bool{true, false}, logs.running)

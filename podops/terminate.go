@@ -29,7 +29,7 @@ func (o *Operator) RestartContainer(ctx context.Context, pod *corev1.Pod, contai
 		Reason: "RestartRequested", Message: fmt.Sprintf("Container %s is restarted by request", c.Name),
 	}}, runtime.RunOptions{})
 	if failure, failed := result.Failures[c.Name]; failed {
-		return fmt.Errorf("restart container %q of pod %s/%s: %w", c.Name, pod.Namespace, pod.Name, failure.Err)
+		return fmt.Errorf("restart container %q of pod %s: %w", c.Name, fullName(pod), failure.Err)
 	}
 	return nil
 }
@@ -50,7 +50,7 @@ func (o *Operator) RestartPod(ctx context.Context, pod *corev1.Pod) error {
 		err = sleep.For(ctx, statusPollPeriod)
 	}
 	if err != nil {
-		return fmt.Errorf("restart pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("restart pod %s: %w", fullName(pod), err)
 	}
 	return nil
 }
@@ -59,10 +59,10 @@ func (o *Operator) has(uid types.UID) bool {
 	return slices.ContainsFunc(o.cfg.Pods(), func(pod *corev1.Pod) bool { return pod.UID == uid })
 }
 
-// Evict terminates a pod and waits until it has finished or ctx is done. It then is
+// EvictPod terminates a pod and waits until it has finished or ctx is done. It then is
 // Failed with reason Evicted. A grace period of 0 is the pod's own, which is also the
 // upper limit.
-func (o *Operator) Evict(ctx context.Context, pod *corev1.Pod, gracePeriod time.Duration) error {
+func (o *Operator) EvictPod(ctx context.Context, pod *corev1.Pod, gracePeriod time.Duration) error {
 	return o.evict(ctx, pod, runtime.Termination{
 		GracePeriod: gracePeriod, Reason: "Evicted", Message: "The pod was evicted by request", Evicted: true,
 	})
@@ -70,7 +70,7 @@ func (o *Operator) Evict(ctx context.Context, pod *corev1.Pod, gracePeriod time.
 
 func (o *Operator) evict(ctx context.Context, pod *corev1.Pod, t runtime.Termination) error {
 	if err := o.cfg.Workers.Evict(ctx, pod, t); err != nil {
-		return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("evict pod %s: %w", fullName(pod), err)
 	}
 	return nil
 }

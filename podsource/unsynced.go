@@ -64,6 +64,15 @@ func (m *Mux) WhyUnsynced(pod *corev1.Pod) string {
 	return "no source has delivered the pod yet"
 }
 
+// Healthy returns nil if all sources have synced, else all of Unsynced, joined.
+func (m *Mux) Healthy() error {
+	var errs []error
+	for _, u := range m.Unsynced() {
+		errs = append(errs, u)
+	}
+	return errors.Join(errs...)
+}
+
 // FirstUnsynced returns the first of Unsynced as an error, or nil if all sources have
 // synced.
 func (m *Mux) FirstUnsynced() error {

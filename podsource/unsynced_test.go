@@ -58,10 +58,12 @@ func TestMux_Unsynced(t *testing.T) {
 				if tt.want == "" {
 					require.Empty(t, waits)
 					require.NoError(t, r.mux.FirstUnsynced())
+					require.NoError(t, r.mux.Healthy())
 					return
 				}
 				require.Len(t, waits, 1)
 				require.Equal(t, waits[0], r.mux.FirstUnsynced())
+				require.ErrorIs(t, r.mux.Healthy(), waits[0])
 				assert.Equal(t, "a", waits[0].Source)
 				assert.ErrorContains(t, waits[0], tt.want)
 			})

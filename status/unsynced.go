@@ -4,6 +4,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -12,6 +13,41 @@ import (
 // ReasonNotSynced is the reason of the conditions Ready and ContainersReady of a
 // restored pod that no source has delivered yet.
 const ReasonNotSynced = "SourceNotSynced"
+
+// View is what is known of the pods of a node now. All fields are required.
+type View struct {
+	Statuses ViewStatuses // *Manager is one
+	PodCache interface {
+		Get(uid types.UID) (runtime.Pod, bool)
+	}
+	RuntimeState interface{ PodsKnown() bool } // whether PodCache has the pods of the runtime
+	WhyUnsynced  func(pod *corev1.Pod) string  // what is waited for before it is known whether the pod is desired
+	NodeInfo     func() NodeInfo
+}
+
+// ViewStatuses has the pods with their statuses.
+type ViewStatuses interface {
+	Pods() []*corev1.Pod
+	IsRestored(uid types.UID) bool
+}
+
+// Pods returns all pods with a status. For one that was restored and that no source has
+// delivered yet, that is the status that Unsynced returns.
+func (v View) Pods() []*corev1.Pod {
+	pods := v.Statuses.Pods()
+	for i, pod := range pods {
+		if !v.Statuses.IsRestored(pod.UID) {
+			continue
+		}
+		var observed *runtime.Pod
+		if v.RuntimeState.PodsKnown() {
+			p, _ := v.PodCache.Get(pod.UID)
+			observed = &p
+		}
+		pods[i] = Unsynced(pod, observed, v.WhyUnsynced(pod), v.NodeInfo(), time.Now())
+	}
+	return pods
+}
 
 // Unsynced returns a copy of a restored pod that its source has not delivered yet, with
 // the status that can be known: observed is its state in the runtime, zero if it is

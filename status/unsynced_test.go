@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/status"
@@ -61,4 +62,42 @@ func TestUnsynced(t *testing.T) {
 
 	restored.Status.Phase = corev1.PodFailed
 	assert.Same(t, restored, status.Unsynced(restored, nil, "", status.NodeInfo{}, testTime), "its end is known")
+}
+
+// viewed is all that a View needs.
+type viewed struct {
+	pods      []*corev1.Pod
+	restored  types.UID
+	podsKnown bool
+}
+
+func (v viewed) Pods() []*corev1.Pod               { return v.pods }
+func (v viewed) IsRestored(uid types.UID) bool     { return uid == v.restored }
+func (v viewed) PodsKnown() bool                   { return v.podsKnown }
+func (v viewed) Get(types.UID) (runtime.Pod, bool) { return view(running("c", 0)), true }
+
+// SR-10: only a pod that no source has delivered yet is shown as unproven, and only what
+// was observed is shown as running.
+func TestView_Pods(t *testing.T) {
+	restored, delivered := pod("policy=Always", "main:c"), pod("policy=Always", "main:c")
+	restored.UID, delivered.UID = "restored", "delivered"
+	restored.Status = generate(restored, runtime.Report{Observed: view(running("c", 0))})
+	for podsKnown, phase := range map[bool]corev1.PodPhase{true: corev1.PodRunning, false: corev1.PodUnknown} {
+		v := viewed{pods: []*corev1.Pod{delivered, restored}, restored: "restored", podsKnown: podsKnown}
+		pods := status.View{
+			Statuses: v, PodCache: v, RuntimeState: v, WhyUnsynced: func(pod *corev1.Pod) string { return "waiting for " + string(pod.UID) },
+			NodeInfo: func() status.NodeInfo { return status.NodeInfo{HostIPs: []string{"10.0.0.1"}} },
+		}.Pods()
+		require.Len(t, pods, 2)
+		assert.Same(t, delivered, pods[0])
+		assert.Equal(t, phase, pods[1].Status.Phase)
+		for _, c := range pods[1].Status.Conditions {
+			if c.Type == corev1.PodReady {
+				assert.Equal(t, "waiting for restored", c.Message)
+			}
+		}
+		if podsKnown {
+			assert.Equal(t, "10.0.0.1", pods[1].Status.HostIP)
+		}
+	}
 }

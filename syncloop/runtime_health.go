@@ -4,13 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/runtimestate"
 )
 
 // ErrRuntimeNotReady is wrapped by the error of Healthy while the runtime is not ready.
 var ErrRuntimeNotReady = errors.New("container runtime not ready")
+
+// RuntimeHealth returns what the node reports of its runtime besides loop, the result of
+// Healthy: rt, the result of runtimestate.Tracker.Healthy, in the words of a kubelet, unless
+// loop says the same. It wraps ErrRuntimeNotReady except if only the network is not ready.
+func RuntimeHealth(loop, rt error) error {
+	switch {
+	case rt == nil, loop != nil && strings.Contains(loop.Error(), rt.Error()):
+		return nil
+	case errors.Is(rt, runtimestate.ErrNetworkNotReady):
+		return fmt.Errorf("container runtime network not ready: %w", rt)
+	}
+	return fmt.Errorf("%w: %w", ErrRuntimeNotReady, rt)
+}
 
 const (
 	firstBackOff = 100 * time.Millisecond

@@ -26,7 +26,7 @@ func newServers(f *flags, c *cluster, a *agent.Agent, m *metrics, socket *socket
 	base := server.Config{
 		NodeName: f.nodeName, Pods: a.Pods, Problems: problems(a), Logger: log, Handlers: handlers,
 		Checks: []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}}, Warnings: conditionMessages(a),
-		Logs: a.Operator(), Streams: a.Operator(), Commands: a.Operator(), Checkpointer: a.Operator(),
+		Logs: a, Streams: a, Commands: a, Checkpointer: a,
 		Summary: func(ctx context.Context, _ bool) (any, error) { return a.Stats(ctx) },
 	}
 	f.debug.configure(&base)
