@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/internal/needtest"
+	"github.com/sublet-dev/agent/logrotate"
 )
 
 func TestConfig_Needs(t *testing.T) {

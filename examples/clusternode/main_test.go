@@ -19,14 +19,14 @@ import (
 // The node is Ready, and runs a pod of the cluster and a static one with its mirror pod.
 func TestRun(t *testing.T) {
 	fake := kubetest.NewFake(t)
-	server := httptest.NewServer(fake)
+	server := httptest.NewTLSServer(fake)
 	t.Cleanup(server.CloseClientConnections)
 	dir, manifests := t.TempDir(), t.TempDir()
 	f := flags{kubeconfig: filepath.Join(dir, "kubeconfig"), nodeName: "node-1", rootDir: filepath.Join(dir, "root"), manifests: manifests}
 	require.NoError(t, os.WriteFile(f.kubeconfig, fmt.Appendf(nil, `
 apiVersion: v1
 kind: Config
-clusters: [{name: c, cluster: {server: %s}}]
+clusters: [{name: c, cluster: {server: "%s", insecure-skip-tls-verify: true}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 users: [{name: u, user: {token: t}}]
 current-context: x
@@ -70,7 +70,7 @@ func TestRun_InvalidFlags(t *testing.T) {
 	dir := t.TempDir()
 	require.Error(t, run(t.Context(), flags{kubeconfig: filepath.Join(dir, "missing")}, slog.New(slog.DiscardHandler)))
 	file := filepath.Join(dir, "kubeconfig")
-	require.NoError(t, os.WriteFile(file, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: t}}]\ncurrent-context: x\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: \"https://127.0.0.1:1\"}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: t}}]\ncurrent-context: x\n"), 0o600))
 	require.ErrorContains(t, run(t.Context(), flags{kubeconfig: file, nodeName: "../n"}, slog.New(slog.DiscardHandler)), "invalid name")
 	require.ErrorContains(t, run(t.Context(), flags{kubeconfig: file, nodeName: "n", rootDir: "relative"}, slog.New(slog.DiscardHandler)), "absolute path")
 }
