@@ -23,7 +23,6 @@ import (
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podops"
 	"github.com/sublet-dev/agent/podsource"
-	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podwatch"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtimestate"
@@ -89,9 +88,6 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return ErrAlreadyRun
 	}
 	c := a.c
-	if err := os.MkdirAll(c.RootDir, 0o700); err != nil {
-		return fmt.Errorf("create root directory: %w", err)
-	}
 	release, err := dirlock.Acquire(c.RootDir)
 	if err != nil {
 		return err
@@ -146,11 +142,6 @@ func (a *Agent) Healthy() error {
 
 // SourceErrors returns the current errors of manifests and sources.
 func (a *Agent) SourceErrors() []podsource.SourceError { return a.c.Sources.Errors() }
-
-// Object returns a ConfigMap or Secret that came with the pods, or that a place of WithObjects has.
-func (a *Agent) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, error) {
-	return a.c.Objects.Object(ctx, ref)
-}
 
 // InspectionErrors returns the pods that the runtime fails to inspect. They do not make the agent unhealthy, and other pods run
 // on.

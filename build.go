@@ -14,6 +14,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/lazycri"
 	"github.com/sublet-dev/agent/internal/run"
 	"github.com/sublet-dev/agent/internal/settings"
 	"github.com/sublet-dev/agent/logrotate"
@@ -59,8 +60,8 @@ func (c *Components) build() error {
 		optional(c, "Eviction", &c.Eviction, NewEviction),
 		component(c, "PodManager", &c.PodManager, newPodManager),
 		component(c, "SyncLoop", &c.SyncLoop, NewSyncLoop),
-		func() (err error) { c.NodeStatus, err = newNodeStatus(c); return err },
-		func() (err error) { c.Operator, err = newOperator(c); return err },
+		component(c, "NodeStatus", &c.NodeStatus, newNodeStatus),
+		component(c, "Operator", &c.Operator, newOperator),
 		c.buildDrainer,
 		c.buildRunners,
 	} {
@@ -139,23 +140,22 @@ func (c *Components) buildDrainer() (err error) {
 
 // buildRunners calls the constructors of WithRunner.
 func (c *Components) buildRunners() error {
-	added, _ := settings.Get[runners](&c.options.Store)
-	for _, r := range added.List {
-		runner, err := r.New(c)
+	for _, r := range c.options.runners {
+		runner, err := r.construct(c)
 		if err == nil && runner == nil {
 			err = errors.New("the constructor returned nil")
 		}
 		if err != nil {
-			return fmt.Errorf("runner %q: %w", r.Name, err)
+			return fmt.Errorf("runner %q: %w", r.name, err)
 		}
-		c.runners = append(c.runners, run.Of(r.Name, runner)...)
+		c.runners = append(c.runners, run.Of(r.name, runner)...)
 	}
 	return nil
 }
 
 // detectNode sets what the configuration of the node leaves to the machine. A simulated runtime uses nothing of it.
 func (c *Components) detectNode() (err error) {
-	if choice, _ := settings.Peek[runtimeChoice](&c.options.Store); choice.Simulated {
+	if choice, _ := settings.Peek[lazycri.Choice](&c.options.Store); choice.Simulated {
 		return nil
 	}
 	var reserved func(capacity corev1.ResourceList) corev1.ResourceList
@@ -169,5 +169,5 @@ func (c *Components) detectNode() (err error) {
 // allNeeds are the capabilities that components use of a runtime.
 func allNeeds() []runtime.Need {
 	return slices.Concat(containergc.Config{}.Needs(), logrotate.Config{}.Needs(), imagegc.Config{}.Needs(), eviction.Config{}.Needs(),
-		cgroup.Config{}.Needs(), pleg.Config{}.Needs(), adoption{}.Needs())
+		cgroup.Config{}.Needs(), pleg.Config{}.Needs(), lazycri.Adoption{}.Needs())
 }

@@ -47,23 +47,16 @@ func NewRecorder(c *Components) (Recorder, error) {
 // NewRuntime returns the Runtime of WithRuntime, or a client of the one that WithRuntimeEndpoint or WithSimulatedRuntime name.
 // The client connects when the agent runs.
 func NewRuntime(c *Components) (Runtime, error) {
-	choice, _ := settings.Get[runtimeChoice](&c.options.Store)
-	if choice.Runtime != nil {
-		return choice.Runtime, nil
+	choice, _ := settings.Get[lazycri.Choice](&c.options.Store)
+	if rt, given := choice.Given.(Runtime); given {
+		return rt, nil
 	}
 	own := cri.Config{Owner: "set by Run", AdoptSources: c.adopt, Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.CRI}
 	if !choice.Simulated {
 		own.ImageAccess.File = c.path("pulled-images.json")
 	}
 	cfg, err := settings.Complete(&c.options.Store, own)
-	config := func() cri.Config {
-		cfg.Owner = c.Owner()
-		return cfg
-	}
-	if choice.Simulated {
-		return lazycri.NewSimulated(c.Logger, config), err
-	}
-	return lazycri.New(choice.Endpoint, choice.Image, config), err
+	return lazycri.New(choice, cfg, c.Owner), err
 }
 
 // NewObjects returns the default Objects: those that came with the pods, then those of WithObjects in their order.
@@ -247,32 +240,17 @@ func newPodManager(c *Components) (*syncloop.PodManager, error) {
 		Expected: func() []*corev1.Pod { return c.Sources.Expected(c.StatusManager.Pods()) },
 		Recorder: c.Recorder, Logger: c.Logger, Hooks: own.Join(c.Logger, c.Hooks.PodManager),
 	}
-	return configured(c, func(cfg syncloop.PodManagerConfig) (*syncloop.PodManager, error) {
-		if c.Eviction != nil {
-			cfg.Admitters, cfg.UnderPressure = append(cfg.Admitters, c.Eviction), c.Eviction.UnderPressure
-		}
-		return syncloop.NewPodManager(cfg)
-	}, cfg)
+	if c.Eviction != nil {
+		cfg.Admitters, cfg.UnderPressure = append(cfg.Admitters, c.Eviction), c.Eviction.UnderPressure
+	}
+	return configured(c, syncloop.NewPodManager, cfg)
 }
 
 // NewSyncLoop returns the default SyncLoop, a syncloop.Loop with a Housekeeper.
 func NewSyncLoop(c *Components) (SyncLoop, error) {
-	stores := []syncloop.PodStore{{Name: "pod directories", PodUIDs: c.Syncer.ListPodsFromDisk, Remove: c.Syncer.CleanupOrphan}}
-	if c.Cgroups != nil {
-		stores = append(stores, syncloop.PodStore{Name: "cgroups", PodUIDs: c.Cgroups.PodUIDs, Remove: c.Cgroups.Remove})
-	}
-	stores = append(stores, syncloop.PodStore{
-		Name:    "statuses",
-		PodUIDs: func() ([]types.UID, error) { return c.StatusManager.PodUIDs(), nil },
-		Remove: func(_ context.Context, uid types.UID) error {
-			c.StatusManager.Forget(uid)
-			c.releaseImages(uid)
-			return nil
-		},
-	})
 	housekeeper, err := configured(c, syncloop.NewHousekeeper, syncloop.HousekeeperConfig{
-		Workers: c.PodWorkers, PodManager: c.PodManager, Sources: c.Sources, PodCache: c.PodCache, Inspector: c.PLEG, Stores: stores,
-		Logger: c.Logger, Hooks: c.Hooks.Housekeeper,
+		Workers: c.PodWorkers, PodManager: c.PodManager, Sources: c.Sources, PodCache: c.PodCache, Inspector: c.PLEG,
+		Stores: syncloop.Stores(c.Syncer, c.Cgroups, c.StatusManager, c.releaseImages), Logger: c.Logger, Hooks: c.Hooks.Housekeeper,
 	})
 	if err != nil {
 		return nil, err

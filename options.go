@@ -15,6 +15,7 @@ import (
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/internal/lazycri"
 	"github.com/sublet-dev/agent/internal/settings"
 	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/node"
@@ -24,7 +25,6 @@ import (
 	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/probe"
-	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/stats"
 	"github.com/sublet-dev/agent/status"
@@ -43,24 +43,18 @@ type options struct {
 	settings.Store
 	constructors map[string]any // Constructor[T]
 	observers    []Hooks
+	runners      []namedRunner
 }
 
 type (
-	place         struct{ NodeName, RootDir string }
-	runtimeChoice struct {
-		Runtime         Runtime
-		Endpoint, Image string
-		Simulated       bool
-	}
-	runners     struct{ List []namedRunner }
-	namedRunner struct {
-		Name string
-		New  Constructor[Runner]
-	}
-	adoption     struct{ Sources []string }
+	place        struct{ NodeName, RootDir string }
 	logging      struct{ Logger *slog.Logger }
 	eventSink    struct{ Recorder Recorder }
 	objectPlaces struct{ Places []podspec.Objects }
+	namedRunner  struct {
+		name      string
+		construct Constructor[Runner]
+	}
 )
 
 // WithNodeName sets the node's name, which is part of the name and UID of static pods. Default: the host's name.
@@ -94,7 +88,7 @@ func (p place) Check() error {
 // behave as the annotations of their pods say (see simulated.ScriptPrefix). It needs neither root nor a daemon, and is for
 // tests and trials. It excludes WithRuntime and WithRuntimeEndpoint.
 func WithSimulatedRuntime() Option {
-	return once("WithSimulatedRuntime", runtimeChoice{Simulated: true})
+	return once("WithSimulatedRuntime", lazycri.Choice{Simulated: true})
 }
 
 // WithRuntime sets the container runtime. It excludes WithRuntimeEndpoint and WithSimulatedRuntime. A client from cri.New keeps
@@ -107,7 +101,7 @@ func WithSimulatedRuntime() Option {
 //
 // The agent takes all pods that rt lists for its own and terminates those that no source contains. A runtime that has pods of
 // others too must distinguish them: if it is a runtime.OwnerSetter, as *cri.Client is, it is given the agent's id.
-func WithRuntime(rt Runtime) Option { return add("WithRuntime", runtimeChoice{Runtime: rt}) }
+func WithRuntime(rt Runtime) Option { return add("WithRuntime", lazycri.Choice{Given: rt}) }
 
 // WithRuntimeEndpoint sets the CRI socket of the container runtime, as unix:///path. An optional second socket is that of the
 // image service. Run connects; the client gets the agent's recorder, hooks and logger.
@@ -117,18 +111,7 @@ func WithRuntimeEndpoint(endpoint string, image ...string) Option {
 			return fmt.Errorf("WithRuntimeEndpoint: want one socket and at most one image socket, got %q and %q", endpoint, image)
 		}
 	}
-	return add("WithRuntimeEndpoint", runtimeChoice{Endpoint: endpoint, Image: slices.Concat(image, []string{""})[0]})
-}
-
-// Check implements the check of settings.Add.
-func (r runtimeChoice) Check() error {
-	var errs []error
-	for _, endpoint := range []string{r.Endpoint, r.Image} {
-		if endpoint != "" {
-			errs = append(errs, cri.CheckEndpoint(endpoint))
-		}
-	}
-	return errors.Join(errs...)
+	return add("WithRuntimeEndpoint", lazycri.Choice{Endpoint: endpoint, Image: slices.Concat(image, []string{""})[0]})
 }
 
 // WithAdoption has the agent take over pods that bear no owner's id, as those of a kubelet, if they come from one of these
@@ -138,19 +121,8 @@ func (r runtimeChoice) Check() error {
 //
 // Labels of what runs cannot be changed, so that the option has to stay for as long as one of these sandboxes does: without it
 // the agent does not see them any more. Pods of another agent have its id, and are never adopted.
-func WithAdoption(sources ...string) Option { return add("WithAdoption", adoption{sources}) }
-
-// Check implements the check of settings.Add.
-func (a adoption) Check() error {
-	if slices.Contains(a.Sources, "") {
-		return fmt.Errorf("adoption: sources %q must be named", a.Sources)
-	}
-	return nil
-}
-
-// Needs is what adoption needs of the runtime.
-func (adoption) Needs() []runtime.Need {
-	return []runtime.Need{runtime.NeedFor[runtime.OwnerSetter]("sharing the runtime with others")}
+func WithAdoption(sources ...string) Option {
+	return add("WithAdoption", lazycri.Adoption{Sources: sources})
 }
 
 // WithSource adds a source of pods. Its name must be unique; it is the value of the annotation kubernetes.io/config.source of
@@ -290,17 +262,13 @@ func WithRecorderFunc(f Constructor[Recorder]) Option { return replace("Recorder
 // stopped last, together with the StatusManager. As with them, any return of its Run before that ends the agent. The name is
 // for errors and logs.
 func WithRunner(name string, f Constructor[Runner]) Option {
-	return add("WithRunner", runners{[]namedRunner{{name, f}}})
-}
-
-// Check implements the check of settings.Add.
-func (r runners) Check() error {
-	for _, n := range r.List {
-		if n.Name == "" || n.New == nil {
-			return fmt.Errorf("runner %q: name and constructor required", n.Name)
+	return func(o *options) error {
+		if name == "" || f == nil {
+			return fmt.Errorf("WithRunner: runner %q: name and constructor required", name)
 		}
+		o.runners = append(o.runners, namedRunner{name, f})
+		return nil
 	}
-	return nil
 }
 
 // add is an option that adds to what others have given for the type of v.
@@ -332,8 +300,8 @@ func (o *options) complete() (*Components, error) {
 	at, _ := settings.Get[place](&o.Store)
 	log, _ := settings.Get[logging](&o.Store)
 	described, _ := settings.Get[node.Config](&o.Store)
-	adopt, _ := settings.Get[adoption](&o.Store)
-	rt, given := settings.Peek[runtimeChoice](&o.Store)
+	adopt, _ := settings.Get[lazycri.Adoption](&o.Store)
+	rt, given := settings.Peek[lazycri.Choice](&o.Store)
 	c := &Components{NodeName: at.NodeName, RootDir: at.RootDir, Node: described, Logger: log.Logger, options: o, adopt: adopt.Sources}
 	c.Owner = c.owner.String
 	var errs []error
@@ -347,7 +315,7 @@ func (o *options) complete() (*Components, error) {
 	if !given && o.constructors["Runtime"] == nil {
 		errs = append(errs, ErrNoRuntime)
 	}
-	if rt.Runtime != nil && (rt.Endpoint != "" || rt.Simulated) || rt.Endpoint != "" && rt.Simulated {
+	if rt.IsAmbiguous() {
 		errs = append(errs, errors.New("WithRuntime, WithRuntimeEndpoint and WithSimulatedRuntime exclude each other"))
 	}
 	if c.RootDir == "" && !rt.Simulated {

@@ -141,13 +141,13 @@ func TestWithObjects_FindsWhatNoSourceHas(t *testing.T) {
 	statuses := runSimulated(t,
 		func(a *agent.Agent) {
 			for name, want := range map[string]string{"both": "source", "first": "first", "second": "second"} {
-				o, err := a.Object(t.Context(), ref(name))
+				o, err := a.Components().Objects.Object(t.Context(), ref(name))
 				assert.NoError(t, err)
 				assert.Equal(t, want, string(o.Data["key"]), name)
 			}
-			_, err := a.Object(t.Context(), ref("absent"))
+			_, err := a.Components().Objects.Object(t.Context(), ref("absent"))
 			assert.ErrorIs(t, err, podspec.ErrObjectNotFound)
-			_, err = a.Object(t.Context(), ref("broken"))
+			_, err = a.Components().Objects.Object(t.Context(), ref("broken"))
 			assert.EqualError(t, err, "API server unavailable", "a place that cannot answer ends the search")
 		},
 		source, agent.WithNode(node.Config{DisableCgroups: true}),

@@ -158,10 +158,7 @@ func assemble(cfg config) (*assembly, error) {
 	}
 	housekeeper, err := syncloop.NewHousekeeper(syncloop.HousekeeperConfig{
 		Workers: a.workers, PodManager: manager, Sources: a.mux, PodCache: &a.cache, Inspector: a.pleg, Logger: a.logger,
-		Stores: []syncloop.PodStore{
-			{Name: "pod directories", PodUIDs: a.syncer.ListPodsFromDisk, Remove: a.syncer.CleanupOrphan},
-			{Name: "statuses", PodUIDs: func() ([]types.UID, error) { return a.statuses.PodUIDs(), nil }, Remove: a.forget},
-		},
+		Stores: syncloop.Stores(a.syncer, nil, a.statuses, a.imageGC.Release),
 	})
 	if err != nil {
 		return nil, err
@@ -189,11 +186,4 @@ func (a *assembly) syncEnded(_ context.Context, call podworkers.SyncCall, _ time
 func (a *assembly) podFinished(uid types.UID) {
 	a.imageGC.Release(uid)
 	a.containerGC.RequestCollection()
-}
-
-// forget removes the status of a pod that is gone.
-func (a *assembly) forget(_ context.Context, uid types.UID) error {
-	a.statuses.Forget(uid)
-	a.imageGC.Release(uid)
-	return nil
 }

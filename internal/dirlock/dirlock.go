@@ -18,11 +18,15 @@ var ErrInUse = errors.New("root directory in use")
 
 const name = "agent.lock"
 
-// Acquire locks the directory dir, which must exist. It does not block: if another
-// process holds the lock, the error wraps ErrInUse and names the process. The kernel
+// Acquire locks the directory dir, and creates it, for its owner alone, if it does not
+// exist. It does not block: if another process holds the lock, the error wraps ErrInUse
+// and names the process. The kernel
 // releases the lock when the process exits for any reason. The caller calls release
 // when done.
 func Acquire(dir string) (release func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create root directory: %w", err)
+	}
 	path := filepath.Join(dir, name)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

@@ -41,9 +41,19 @@ func TestLockIsNotFollowedThroughALink(t *testing.T) {
 	require.Equal(t, "precious", string(b))
 }
 
-func TestAcquire_MissingDirectory(t *testing.T) {
-	_, err := dirlock.Acquire(filepath.Join(t.TempDir(), "absent"))
-	require.ErrorIs(t, err, os.ErrNotExist)
+func TestAcquire_CreatesDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	release, err := dirlock.Acquire(dir)
+	require.NoError(t, err)
+	defer release()
+	info, err := os.Stat(dir)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, err = dirlock.Acquire(file)
+	require.ErrorContains(t, err, "create root directory")
 }
 
 func ExampleAcquire() {

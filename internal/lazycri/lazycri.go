@@ -6,7 +6,6 @@ package lazycri
 import (
 	"errors"
 	"io"
-	"log/slog"
 	"os"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -22,49 +21,54 @@ type Runtime struct {
 	connect func(*Runtime) (disconnect func() error, err error)
 }
 
-// New returns the client of the runtime at endpoint, with what cri.DetectNode finds for
-// fields of Config.Node that are zero. imageEndpoint is that of the image
-// service, or "" if it is the same. cfg is called by Connect.
-func New(endpoint, imageEndpoint string, cfg func() cri.Config) *Runtime {
+// New returns the client of the chosen runtime. cfg is completed by Connect: with owner and,
+// for fields of Config.Node of a real runtime that are zero, with what cri.DetectNode finds.
+func New(choice Choice, cfg cri.Config, owner func() string) *Runtime {
 	return &Runtime{connect: func(r *Runtime) (func() error, error) {
-		c := cfg()
-		c.Node = c.Node.WithDetected(cri.DetectNode(os.DirFS("/")))
-		conn, err := cri.Dial(endpoint)
-		if err != nil {
-			return nil, err
+		cfg.Owner = owner()
+		if choice.Simulated {
+			return r.simulate(cfg)
 		}
-		opened := []io.Closer{conn}
-		if imageEndpoint != "" {
-			images, err := cri.Dial(imageEndpoint)
-			if err != nil {
-				return nil, errors.Join(err, conn.Close())
-			}
-			c.ImageConn = images
-			opened = append(opened, images)
-		}
-		r.Client, err = cri.New(conn, c)
-		return closeAll(opened...), err
+		cfg.Node = cfg.Node.WithDetected(cri.DetectNode(os.DirFS("/")))
+		return r.dial(choice, cfg)
 	}}
 }
 
-// NewSimulated returns the client of an embedded runtime that simulates pods, which Connect
-// creates and disconnect closes. Connect logs a warning: a node on which an option for tests
-// was left looks healthy otherwise. cfg is called by Connect.
-func NewSimulated(log *slog.Logger, cfg func() cri.Config) *Runtime {
-	return &Runtime{connect: func(r *Runtime) (func() error, error) {
-		log.Warn("pods are simulated and no container runs")
-		// Simulated pods need no grace period when the agent ends.
-		inside, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), Logger: log, Grace: -1})
+func (r *Runtime) dial(choice Choice, cfg cri.Config) (disconnect func() error, err error) {
+	conn, err := cri.Dial(choice.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	opened := []io.Closer{conn}
+	if choice.Image != "" {
+		images, err := cri.Dial(choice.Image)
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, conn.Close())
 		}
-		conn, err := inside.Dial()
-		if err != nil {
-			return nil, errors.Join(err, inside.Close())
-		}
-		r.Client, err = cri.New(conn, cfg())
-		return closeAll(conn, inside), err
-	}}
+		cfg.ImageConn = images
+		opened = append(opened, images)
+	}
+	r.Client, err = cri.New(conn, cfg)
+	return closeAll(opened...), err
+}
+
+// simulate makes the client of an embedded runtime that simulates pods. It logs a warning:
+// a node on which an option for tests was left looks healthy otherwise.
+func (r *Runtime) simulate(cfg cri.Config) (disconnect func() error, err error) {
+	if cfg.Logger != nil {
+		cfg.Logger.Warn("pods are simulated and no container runs")
+	}
+	// Simulated pods need no grace period when the agent ends.
+	inside, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), Logger: cfg.Logger, Grace: -1})
+	if err != nil {
+		return nil, err
+	}
+	conn, err := inside.Dial()
+	if err != nil {
+		return nil, errors.Join(err, inside.Close())
+	}
+	r.Client, err = cri.New(conn, cfg)
+	return closeAll(conn, inside), err
 }
 
 // Connect makes the client. It does not wait for the runtime to answer. If disconnect is
