@@ -190,7 +190,7 @@ func TestRuntime_Unsupported(t *testing.T) {
 	a := startReal(t, newMemory())
 	var out bytes.Buffer
 	_, forwardErr := a.PortForward(t.Context(), "default", "web")
-	_, runErr := a.Operator().RunCommand(t.Context(), mustPod(t, a), "c", []string{"echo"})
+	_, runErr := a.RunCommand(t.Context(), mustPod(t, a), "c", []string{"echo"})
 	for what, err := range map[string]error{
 		"reading logs":             a.Logs(t.Context(), "default", "web", &corev1.PodLogOptions{}, &out, &out),
 		"exec":                     a.Exec(t.Context(), "default", "web", "c", []string{"echo"}, podstream.Options{Stdout: &out}),
@@ -214,10 +214,10 @@ func mustPod(t *testing.T, a *agent.Agent) *corev1.Pod {
 func TestRuntime_Exec(t *testing.T) {
 	p := &complete{updating: updating{newMemory()}}
 	a := startReal(t, p)
-	out, err := a.Operator().RunCommand(t.Context(), mustPod(t, a), "c", []string{"echo", "hi"})
+	out, err := a.RunCommand(t.Context(), mustPod(t, a), "c", []string{"echo", "hi"})
 	require.NoError(t, err)
 	assert.Equal(t, "default web c echo hi", string(out))
-	_, err = a.Operator().RunCommand(t.Context(), mustPod(t, a), "c", []string{"fail"})
+	_, err = a.RunCommand(t.Context(), mustPod(t, a), "c", []string{"fail"})
 	require.ErrorContains(t, err, "exit code 3")
 
 	rt := a.Components().Runtime
