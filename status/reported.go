@@ -149,7 +149,7 @@ func (g *generator) reportedConditions(st *corev1.PodStatus) {
 	for i := range g.pod.Status.Conditions {
 		c := &g.pod.Status.Conditions[i]
 		switch have := condition(st.Conditions, c.Type); {
-		case owned(c.Type):
+		case podspec.IsNodeCondition(c.Type):
 		case have == nil:
 			st.Conditions = append(st.Conditions, *c)
 		case g.report.Observed.Object == nil: // have is that of the previous status
