@@ -102,7 +102,7 @@ func (k *kubeAPI) Run(ctx context.Context) error {
 	}
 	a := k.agent
 	cfg := kubeapi.Config{
-		NodeName: k.flags.nodeName, Pods: a.Pods, Watch: a.Watch, Operator: a.Operator(),
+		NodeName: k.flags.nodeName, Pods: a.Pods, Watch: a.Watch, Operator: a.Operator,
 		Node: k.node, Stats: a.Stats, Events: k.events, Store: k.store, Logger: k.log,
 		Objects: a.Components().Sources.Objects,
 	}
@@ -113,7 +113,7 @@ func (k *kubeAPI) Run(ctx context.Context) error {
 	srv, err := server.New(server.Config{
 		Addr: k.flags.kubeAPI.addr, AllowNonLoopback: !isLoopback(k.flags.kubeAPI.addr), TLS: creds.TLS(), NodeName: k.flags.nodeName,
 		Authenticators: []server.Authenticator{creds}, Authorizer: kubeapi.AllowAll(), KubeAPI: api, Logger: k.log,
-		Pods: a.Pods, Logs: a.Operator(), Streams: a.Operator(), Checks: []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}},
+		Pods: a.Pods, Logs: a, Streams: a, Checks: []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}},
 	})
 	if err != nil {
 		return fmt.Errorf("-kube-api: %w", err)
