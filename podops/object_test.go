@@ -28,7 +28,6 @@ func newPodWorld(t *testing.T, st corev1.PodStatus) (*world, *podops.Operator) {
 	w.observed = map[types.UID]runtime.Pod{"u1": {UID: "u1", Object: &corev1.Pod{Status: st}}}
 	o, err := podops.New(podops.Config{
 		Pods: func() []*corev1.Pod { return w.pods }, PodCache: w, Runtime: podWorld{w}, Workers: w, Logs: w,
-		Streamer: func() (runtime.Streamer, bool) { return w, true },
 	})
 	require.NoError(t, err)
 	return w, o
