@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
