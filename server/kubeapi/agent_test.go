@@ -82,7 +82,7 @@ func runNode(t *testing.T) *realNode {
 	)
 	require.NoError(t, err)
 	api, err := kubeapi.New(kubeapi.Config{
-		NodeName: nodeName, Pods: a.Pods, Watch: a.Watch, Operator: a.Operator(), Events: events, Store: store, Stats: a.Stats, Objects: a.Components().Sources.Objects,
+		NodeName: nodeName, Pods: a.Pods, Watch: a.Watch, Operator: a.Operator, Events: events, Store: store, Stats: a.Stats, Objects: a.Components().Sources.Objects,
 		Node: func(ctx context.Context) (*corev1.Node, error) {
 			status, err := a.NodeStatus(ctx)
 			return &corev1.Node{Status: status}, err
@@ -95,7 +95,7 @@ func runNode(t *testing.T) *realNode {
 	require.NoError(t, err)
 	srv, err := server.New(server.Config{
 		Addr: front.Addr().String(), TLS: creds.TLS(), NodeName: nodeName, Authenticators: []server.Authenticator{creds}, Authorizer: kubeapi.AllowAll(),
-		KubeAPI: api, Pods: a.Pods, Logs: a.Operator(), Streams: a.Operator(),
+		KubeAPI: api, Pods: a.Pods, Logs: a.Operator, Streams: a.Operator,
 	})
 	require.NoError(t, err)
 	n := &realNode{kubeconfig: creds.Kubeconfig()}
