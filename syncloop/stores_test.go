@@ -25,7 +25,8 @@ func (s *storedPods) Forget(uid types.UID) { _ = s.remove("status", uid) }
 
 type storedCgroups struct{ *storedPods }
 
-func (storedCgroups) PodUIDs() ([]types.UID, error)                   { return []types.UID{"cgroup"}, nil }
+func (storedCgroups) PodUIDs() ([]types.UID, error) { return []types.UID{"cgroup"}, nil }
+
 func (s storedCgroups) Remove(_ context.Context, uid types.UID) error { return s.remove("cgroup", uid) }
 
 type storedStatuses struct{ *storedPods }
