@@ -5,11 +5,6 @@
 // Below that URL the server has two resources. GET pods returns manifests, and 304 for their ETag. PUT statuses/<pod UID> takes a pod
 // with its status, DELETE removes it. SIGTERM stops the agent; its pods keep running and the next agent adopts them, as after kill -9.
 // With -drain they are terminated first. Host processes and simulated pods end with the agent.
-//
-// To try it without a server, with simulated pods of a file; only statuses have nowhere to go:
-//
-//	mkdir -p www/edge-1 && cp web.yaml www/edge-1/pods && echo secret > token && python3 -m http.server 8123 -b 127.0.0.1 -d www &
-//	edge -server http://127.0.0.1:8123/edge-1 -token-file token -root-dir root
 package main
 
 import (
@@ -36,7 +31,6 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
-	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
@@ -73,7 +67,6 @@ func main() {
 	}
 }
 
-// run runs the agent until ctx is done.
 func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Logger) error {
 	if u, err := url.Parse(f.server); err != nil || u.Scheme != "https" && (u.Scheme != "http" || u.Hostname() != "127.0.0.1") {
 		return errors.New("-server: must be https://host/path; a token is sent in plain text to http://127.0.0.1 only")
@@ -92,7 +85,7 @@ func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Lo
 	switch {
 	case isCRI: // eviction and collection keep the disk from filling up
 		opts = append(opts, agent.WithRuntimeEndpoint(f.runtime), agent.WithConfig(eviction.Config{}),
-			agent.WithConfig(imagegc.Config{}), agent.WithConfig(logrotate.Config{}))
+			agent.WithConfig(imagegc.Config{}))
 	case f.runtime == "host":
 		rt, err := embedded.New(embedded.Config{Logger: log, Executor: hostprocess.New(hostprocess.Config{Logger: log})})
 		if err != nil {
@@ -104,11 +97,9 @@ func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Lo
 			return err
 		}
 		defer conn.Close()
-		client, err := cri.New(conn, cri.Config{Logger: log})
-		if err != nil {
-			return err
-		}
-		opts = append(opts, agent.WithRuntime(client))
+		opts = append(opts, agent.WithRuntimeFunc(func(*agent.Components) (agent.Runtime, error) {
+			return cri.New(conn, cri.Config{Logger: log})
+		}))
 	case f.runtime == "simulated":
 		opts = append(opts, agent.WithSimulatedRuntime())
 	default:
