@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -28,4 +29,14 @@ func TestLogRecorder_NamesTheObject(t *testing.T) {
 			assert.Contains(t, log.String(), tt.want)
 		})
 	}
+}
+
+// What the agent logs itself is not logged twice.
+func TestLogRecorder_LogsWarnings(t *testing.T) {
+	var log logtest.Buffer
+	for reason, kind := range map[string]string{"Started": corev1.EventTypeNormal, "BackOff": corev1.EventTypeWarning, "Unhealthy": corev1.EventTypeWarning} {
+		logRecorder{slog.New(slog.NewTextHandler(&log, nil))}.Record(&corev1.Event{Type: kind, Reason: reason})
+	}
+	assert.Contains(t, log.String(), "reason=Unhealthy")
+	assert.Equal(t, 1, strings.Count(log.String(), "msg=event"))
 }

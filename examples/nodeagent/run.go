@@ -212,12 +212,13 @@ func object(ref corev1.ObjectReference) slog.Attr {
 	return slog.String(strings.ToLower(ref.Kind), ref.Name)
 }
 
-// logRecorder logs Kubernetes events.
+// logRecorder logs Kubernetes events: warnings, and at Debug those that the log of the agent
+// tells too, as it does of all normal ones and of back-offs.
 type logRecorder struct{ log *slog.Logger }
 
 func (r logRecorder) Record(e *corev1.Event) {
-	level := slog.LevelInfo
-	if e.Type == corev1.EventTypeWarning {
+	level := slog.LevelDebug
+	if e.Type == corev1.EventTypeWarning && e.Reason != "BackOff" {
 		level = slog.LevelWarn
 	}
 	r.log.LogAttrs(context.Background(), level, "event",
