@@ -218,7 +218,7 @@ func userNamespace(p *pod) {
 	require.Equal(p.t, strings.TrimSpace(strings.Repeat(fmt.Sprint(first+1000, " "), 4)), p.proc("other", "Uid"))
 	p.says("main", "id -u", "0")
 	p.says("main", "cat /note/note", "readable")
-	p.says("main", "stat -c '%u %g %a' /disk /memory", "0 2000 2777\n0 2000 2777")
+	p.says("main", "stat -c '%u %g %a' /disk /memory", "0 2000 2777\n0 2000 3777")
 	p.saysSoon("main", "stat -c '%u %g' /disk/other /memory/mine", "1000 2000\n0 2000")
 	p.says("main", "stat -c %u /etc/hosts /dev/termination-log; cat /dev/termination-log", "0\n0\ndone")
 	var st unix.Stat_t

@@ -394,7 +394,7 @@ func TestImages(t *testing.T) {
 	for range 2 {
 		images, err := c.Images(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, []runtime.Image{{ID: "sha256:" + busybox, Tags: []string{busybox}}}, images)
+		assert.Equal(t, []runtime.Image{{ID: "sha256:" + busybox, Tags: []string{busybox}, Bytes: imageBytes}}, images)
 	}
 	assert.Equal(t, 1, f.count("StreamImages"), "asked for once: it is Unimplemented")
 	require.NoError(t, c.RemoveImage(t.Context(), busybox))
