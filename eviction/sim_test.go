@@ -219,8 +219,8 @@ func bubbleOver(t *testing.T, s *nodeSimulator, node eviction.UsageProvider, cfg
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
+		s.mu.Lock() // the first measurement comes after what the test adds first
 		go func() { done <- m.Run(ctx) }()
-		s.mu.Lock()
 		test(t, m)
 		s.mu.Unlock()
 		cancel()
