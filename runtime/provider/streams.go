@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,11 +18,8 @@ import (
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podstream"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/internal/cristream"
 )
-
-// withInput marks the id of a container for which stdin was requested: by WebSocket the
-// library always passes an input stream.
-const withInput = "+stdin"
 
 // streamServer serves the URLs of exec, attach and port-forward on the loopback. A URL is
 // valid for one use within a minute, and is the only authorization.
@@ -56,11 +52,13 @@ func (r *Runtime) server(ctx context.Context) (streaming.Server, error) {
 	s := &streamServer{stop: stop, listener: &listener{Listener: tcp}}
 	cfg := streaming.DefaultConfig
 	cfg.BaseURL = &url.URL{Scheme: "http", Host: tcp.Addr().String()}
-	if s.urls, err = streaming.NewServer(cfg, &backend{r: r, server: s, stopped: ctx}); err != nil {
+	handler, err := streaming.NewServer(cfg, &backend{r: r, server: s, stopped: ctx})
+	if err != nil {
 		_ = tcp.Close()
 		return nil, fmt.Errorf("start streaming server: %w", err)
 	}
-	s.http = &http.Server{Handler: s.urls, ReadHeaderTimeout: 10 * time.Second}
+	s.urls = cristream.Server{Server: handler}
+	s.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	r.streams = s
 	s.live.Go(func() {
 		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
@@ -100,7 +98,7 @@ func (r *Runtime) ExecURL(ctx context.Context, containerID string, command []str
 		return nil, err
 	}
 	resp, err := server.GetExec(&criv1.ExecRequest{
-		ContainerId: marked(containerID, s), Cmd: command, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY,
+		ContainerId: containerID, Cmd: command, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY,
 	})
 	if err != nil {
 		return nil, err
@@ -118,7 +116,7 @@ func (r *Runtime) AttachURL(ctx context.Context, containerID string, s runtime.S
 		return nil, err
 	}
 	resp, err := server.GetAttach(&criv1.AttachRequest{
-		ContainerId: marked(containerID, s), Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY,
+		ContainerId: containerID, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY,
 	})
 	if err != nil {
 		return nil, err
@@ -142,13 +140,6 @@ func (r *Runtime) PortForwardURL(ctx context.Context, sandboxID string, ports []
 	return url.Parse(resp.GetUrl())
 }
 
-func marked(id string, s runtime.Streams) string {
-	if s.Stdin {
-		id += withInput
-	}
-	return id
-}
-
 // backend is the provider for the streaming library.
 type backend struct {
 	r       *Runtime
@@ -168,64 +159,20 @@ func (b *backend) begin(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// options returns the streams that the client opened; the others stay nil.
-func options(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) (string, podstream.Options) {
-	o := podstream.Options{TTY: tty, Resize: sizes(ctx, resize)}
-	id, input := strings.CutSuffix(id, withInput)
-	if input {
-		o.Stdin = in
-	}
-	if out != nil {
-		o.Stdout = out
-	}
-	if errOut != nil {
-		o.Stderr = errOut
-	}
-	return id, o
+// open returns the streams that the client opened.
+func open(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) (string, podstream.Options) {
+	id, s := cristream.Open(id, in, out, errOut)
+	return id, podstream.Options{Stdin: s.In, Stdout: s.Out, Stderr: s.ErrOut, TTY: tty, Resize: cristream.Sizes[podstream.TerminalSize](ctx, resize)}
 }
-
-// sizes forwards terminal sizes until the client disconnects.
-func sizes(ctx context.Context, from <-chan remotecommand.TerminalSize) <-chan podstream.TerminalSize {
-	if from == nil {
-		return nil
-	}
-	to := make(chan podstream.TerminalSize)
-	go func() {
-		defer close(to)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case s, ok := <-from:
-				if !ok {
-					return
-				}
-				select {
-				case to <- podstream.TerminalSize{Width: s.Width, Height: s.Height}:
-				case <-ctx.Done():
-					return
-				}
-			}
-		}
-	}()
-	return to
-}
-
-// exitError reports an exit code to the library.
-type exitError struct{ podstream.ExitError }
-
-func (e exitError) String() string  { return e.Error() }
-func (e exitError) Exited() bool    { return true }
-func (e exitError) ExitStatus() int { return e.Code }
 
 // Exec implements streaming.Runtime.
 func (b *backend) Exec(ctx context.Context, id string, command []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	ctx, end := b.begin(ctx)
 	defer end()
-	id, streams := options(ctx, id, in, out, errOut, tty, resize)
+	id, streams := open(ctx, id, in, out, errOut, tty, resize)
 	err := b.r.run(ctx, id, command, streams)
 	if exit, ok := errors.AsType[podstream.ExitError](err); ok {
-		return exitError{exit}
+		return cristream.ExitError(exit.Code)
 	}
 	return err
 }
@@ -238,7 +185,7 @@ func (b *backend) Attach(ctx context.Context, id string, in io.Reader, out, errO
 	if !ok {
 		return unsupported("attach")
 	}
-	id, streams := options(ctx, id, in, out, errOut, tty, resize)
+	id, streams := open(ctx, id, in, out, errOut, tty, resize)
 	return b.r.withPod(id, "attach", func(namespace, name, container string) error {
 		return attacher.AttachToContainer(ctx, namespace, name, container, streams)
 	})

@@ -17,15 +17,14 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/internal/cristream"
 )
 
 // Server serves the URLs that Exec, Attach and PortForward return. A URL is valid for
@@ -50,34 +49,13 @@ func New(rt *embedded.Runtime, lis net.Listener) (*Server, error) {
 		return nil, fmt.Errorf("streaming server: %w", err)
 	}
 	s.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	rt.SetStreamingServer(urls{handler})
+	rt.SetStreamingServer(cristream.Server{Server: handler})
 	return s, nil
 }
 
 // closeTimeout bounds the wait for a client that does not close its half of a forwarded
 // connection after the pod has closed the other.
 const closeTimeout = time.Second
-
-// withInput marks the id of a container for which stdin was requested: by WebSocket the
-// library always passes an input stream.
-const withInput = "+stdin"
-
-// urls returns the URLs, with the request for stdin in them.
-type urls struct{ streaming.Server }
-
-func (u urls) GetExec(req *v1.ExecRequest) (*v1.ExecResponse, error) {
-	if req.GetStdin() {
-		req.ContainerId += withInput
-	}
-	return u.Server.GetExec(req)
-}
-
-func (u urls) GetAttach(req *v1.AttachRequest) (*v1.AttachResponse, error) {
-	if req.GetStdin() {
-		req.ContainerId += withInput
-	}
-	return u.Server.GetAttach(req)
-}
 
 // Run serves until ctx ends, which also ends the streams in progress. Run it once.
 func (s *Server) Run(ctx context.Context) error {
@@ -119,69 +97,23 @@ func (s *Server) begin(ctx context.Context) (context.Context, func()) {
 // backend is the runtime for the streaming library.
 type backend struct{ *Server }
 
-// exitError reports an exit code to the library.
-type exitError int32
-
-func (e exitError) Error() string   { return fmt.Sprintf("exit status %d", int32(e)) }
-func (e exitError) String() string  { return e.Error() }
-func (e exitError) Exited() bool    { return true }
-func (e exitError) ExitStatus() int { return int(e) }
-
-// streams returns the streams that the client opened; the interfaces of the others stay
-// nil.
-func streams(id string, in io.Reader, out, errOut io.WriteCloser, tty bool) (string, embedded.IO) {
-	sio := embedded.IO{TTY: tty}
-	id, input := strings.CutSuffix(id, withInput)
-	if input {
-		sio.Stdin = in
-	}
-	if out != nil {
-		sio.Stdout = out
-	}
-	if errOut != nil {
-		sio.Stderr = errOut
-	}
-	return id, sio
-}
-
-// sizes forwards terminal sizes until the client disconnects.
-func sizes(ctx context.Context, from <-chan remotecommand.TerminalSize) <-chan embedded.TerminalSize {
-	if from == nil {
-		return nil
-	}
-	to := make(chan embedded.TerminalSize)
-	go func() {
-		defer close(to)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case s, ok := <-from:
-				if !ok {
-					return
-				}
-				select {
-				case to <- embedded.TerminalSize{Width: s.Width, Height: s.Height}:
-				case <-ctx.Done():
-					return
-				}
-			}
-		}
-	}()
-	return to
+// open returns the streams that the client opened.
+func open(id string, in io.Reader, out, errOut io.WriteCloser, tty bool) (string, embedded.IO) {
+	id, s := cristream.Open(id, in, out, errOut)
+	return id, embedded.IO{Stdin: s.In, Stdout: s.Out, Stderr: s.ErrOut, TTY: tty}
 }
 
 // Exec implements streaming.Runtime.
 func (b *backend) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	ctx, end := b.begin(ctx)
 	defer end()
-	id, sio := streams(id, in, out, errOut, tty)
-	code, err := b.rt.ExecStreams(ctx, id, embedded.Exec{Cmd: cmd, IO: sio, Resize: sizes(ctx, resize)})
+	id, sio := open(id, in, out, errOut, tty)
+	code, err := b.rt.ExecStreams(ctx, id, embedded.Exec{Cmd: cmd, IO: sio, Resize: cristream.Sizes[embedded.TerminalSize](ctx, resize)})
 	if err != nil {
 		return err
 	}
 	if code != 0 {
-		return exitError(code)
+		return cristream.ExitError(code)
 	}
 	return nil
 }
@@ -190,8 +122,8 @@ func (b *backend) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 func (b *backend) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
 	ctx, end := b.begin(ctx)
 	defer end()
-	id, sio := streams(id, in, out, errOut, tty)
-	return b.rt.AttachStreams(ctx, id, sio, sizes(ctx, resize))
+	id, sio := open(id, in, out, errOut, tty)
+	return b.rt.AttachStreams(ctx, id, sio, cristream.Sizes[embedded.TerminalSize](ctx, resize))
 }
 
 // PortForward implements streaming.Runtime.
