@@ -136,7 +136,7 @@ func TestHarness_InvariantsCanFail(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *Harness) {
 		pod := Pod("web")
 		pod.UID = "u1"
-		h.Memory = nil // the agent has its own reference
+		h.Kill() // an agent would remove this pod, which it does not know
 		ctx := context.Background()
 		rs := v1.NewRuntimeServiceClient(h.Runtime())
 		config := &v1.PodSandboxConfig{Metadata: &v1.PodSandboxMetadata{Name: "web", Namespace: "default", Uid: "u1"}}
@@ -164,7 +164,7 @@ func TestHarness_InvariantsCanFail(t *testing.T) {
 
 		never := func(string, string) bool { return false }
 		assert.True(t, reportsFailure(t, h, func() { h.AssertNothingLeaked(never) }), "a sandbox without a pod")
-		s := &sink{h: h, interceptor: h.current.interceptor, sent: map[types.UID]bool{}}
+		s := &sink{h: h, interceptor: newInterceptor(h, nil), sent: map[types.UID]bool{}}
 		require.NoError(t, s.SetStatus(ctx, pod, corev1.PodStatus{Phase: corev1.PodRunning}))
 		assert.False(t, reportsFailure(t, h, func() { h.AssertNothingLeaked(never) }))
 		require.NoError(t, os.MkdirAll(filepath.Join(h.Dir, "pods", "u2"), 0o700))
