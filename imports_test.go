@@ -42,6 +42,7 @@ var allowedImports = map[string][]string{
 	"devices":                    {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
 	"devices/deviceplugin":       {"devices", "internal/pathname", "internal/unixsocket", "runtime"},
 	"devices/podresources":       {"devices", "internal/unixsocket", "podspec"},
+	"pluginregistry":             {"internal/safe"},
 	"eviction":                   {"internal/safe", "podspec", "runtime"},
 	"imagegc":                    {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},
 	"containergc":                {"internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "runtime"},
@@ -187,7 +188,7 @@ func TestImports_OnlyKubeDependsOnClientGo(t *testing.T) {
 			continue
 		}
 		for _, foreign := range []string{"k8s.io/client-go", "k8s.io/kubelet", "k8s.io/kubernetes", module + "/kube"} {
-			if (strings.HasPrefix(pkg, "devices/") || pkg == "runtime/cri/credentialprovider") && foreign == "k8s.io/kubelet" {
+			if (strings.HasPrefix(pkg, "devices/") || slices.Contains([]string{"runtime/cri/credentialprovider", "pluginregistry", "csi", "internal/csitest", "e2e"}, pkg)) && foreign == "k8s.io/kubelet" {
 				continue // the APIs of its plugins
 			}
 			if strings.Contains(" "+deps, " "+foreign+"/") || slices.Contains(strings.Fields(deps), foreign) {

@@ -1,0 +1,110 @@
+package pluginregistry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	api "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/safe"
+)
+
+// maxMessageBytes bounds what a plugin says about itself.
+const maxMessageBytes = 64 << 10
+
+// serve registers the plugin at a socket until that succeeds, and deregisters it when
+// gone is done. At the end of run it returns and leaves the plugin registered.
+func (r *Registry) serve(run, gone context.Context, path string) {
+	log := r.cfg.Logger.With(slog.String("socket", path))
+	ctx, cancel := context.WithCancel(run)
+	defer context.AfterFunc(gone, cancel)()
+	defer cancel()
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	wait, lastErr := r.cfg.RetryPeriod, ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-retry.C:
+		}
+		p, err := r.register(ctx, path)
+		if err == nil {
+			log.Info("plugin registered", slog.String("type", p.Type), slog.String("plugin", p.Name))
+			<-ctx.Done()
+			if run.Err() == nil {
+				_ = safe.Call(log, "plugin handler", func() error { r.cfg.Handlers[p.Type].Deregister(run, p); return nil }) // logged
+				log.Info("plugin deregistered", slog.String("type", p.Type), slog.String("plugin", p.Name))
+			}
+			return
+		}
+		if text := err.Error(); text != lastErr && ctx.Err() == nil {
+			lastErr = text
+			log.Warn("plugin registration failed", logattr.Err(err))
+		}
+		retry.Reset(wait)
+		wait = min(2*wait, 10*r.cfg.RetryPeriod)
+	}
+}
+
+// register asks the plugin what it is, and tells it the answer of the handler.
+func (r *Registry) register(ctx context.Context, path string) (Plugin, error) {
+	conn, err := grpc.NewClient("passthrough:///"+path,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
+	)
+	if err != nil {
+		return Plugin{}, fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close() }() // each registration has its own
+	client := api.NewRegistrationClient(conn)
+	infoCtx, cancel := context.WithTimeout(ctx, r.cfg.CallTimeout)
+	defer cancel()
+	info, err := client.GetInfo(infoCtx, &api.InfoRequest{})
+	if err != nil {
+		return Plugin{}, fmt.Errorf("plugin does not answer: %w", err)
+	}
+	p := Plugin{Socket: path, Type: info.GetType(), Name: info.GetName(), Endpoint: info.GetEndpoint(), Versions: info.GetSupportedVersions()}
+	if p.Endpoint == "" {
+		p.Endpoint = path
+	}
+	refused := r.offer(ctx, p)
+	answer := &api.RegistrationStatus{PluginRegistered: refused == nil}
+	if refused != nil {
+		answer.Error = refused.Error()
+	}
+	notifyCtx, cancelNotify := context.WithTimeout(ctx, r.cfg.CallTimeout)
+	defer cancelNotify()
+	if _, err := client.NotifyRegistrationStatus(notifyCtx, answer); err != nil {
+		if refused == nil {
+			r.cfg.Handlers[p.Type].Deregister(ctx, p)
+		}
+		return p, errors.Join(refused, fmt.Errorf("plugin does not take its registration: %w", err))
+	}
+	return p, refused
+}
+
+// offer passes a plugin to the handler of its type.
+func (r *Registry) offer(ctx context.Context, p Plugin) error {
+	h := r.cfg.Handlers[p.Type]
+	switch {
+	case h == nil:
+		return fmt.Errorf("plugin type %q: not supported by this agent", p.Type)
+	case p.Name == "":
+		return errors.New("plugin name: required")
+	case !filepath.IsAbs(p.Endpoint):
+		return fmt.Errorf("plugin endpoint %q must be an absolute path", p.Endpoint)
+	}
+	return safe.Call(r.cfg.Logger, "plugin handler", func() error { return h.Register(ctx, p) })
+}

@@ -1,0 +1,249 @@
+package pluginregistry_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	api "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/sublet-dev/agent/pluginregistry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// testTimeout bounds what a test waits for on a busy machine.
+const testTimeout = 60 * time.Second
+
+// fakePlugin is a plugin that registers.
+type fakePlugin struct {
+	api.UnimplementedRegistrationServer
+
+	info    *api.PluginInfo
+	hang    bool
+	refuse  atomic.Bool // the answer of the agent
+	mu      sync.Mutex
+	answers []*api.RegistrationStatus
+}
+
+func (p *fakePlugin) GetInfo(ctx context.Context, _ *api.InfoRequest) (*api.PluginInfo, error) {
+	if p.hang {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return p.info, nil
+}
+
+func (p *fakePlugin) NotifyRegistrationStatus(_ context.Context, s *api.RegistrationStatus) (*api.RegistrationStatusResponse, error) {
+	p.mu.Lock()
+	p.answers = append(p.answers, s)
+	p.mu.Unlock()
+	if p.refuse.Load() {
+		return nil, errors.New("no thanks")
+	}
+	return &api.RegistrationStatusResponse{}, nil
+}
+
+func (p *fakePlugin) lastAnswer() *api.RegistrationStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.answers) == 0 {
+		return nil
+	}
+	return p.answers[len(p.answers)-1]
+}
+
+// serve serves the plugin until stop is called, which removes the socket.
+func (p *fakePlugin) serve(t *testing.T, path string) (stop func()) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	s := grpc.NewServer()
+	api.RegisterRegistrationServer(s, p)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Serve(l) }()
+	stop = sync.OnceFunc(func() { s.Stop(); <-done })
+	t.Cleanup(stop)
+	return stop
+}
+
+func plugin(name string) *fakePlugin {
+	return &fakePlugin{info: &api.PluginInfo{Type: "CSIPlugin", Name: name, Endpoint: "/csi.sock", SupportedVersions: []string{"1.0.0"}}}
+}
+
+// recorder is a handler that remembers what is registered.
+type recorder struct {
+	mu      sync.Mutex
+	plugins map[string]pluginregistry.Plugin
+	refuse  error
+	panics  bool
+}
+
+func (r *recorder) Register(_ context.Context, p pluginregistry.Plugin) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.panics {
+		panic("no such luck")
+	}
+	if r.refuse == nil {
+		r.plugins[p.Socket] = p
+	}
+	return r.refuse
+}
+
+func (r *recorder) Deregister(_ context.Context, p pluginregistry.Plugin) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.plugins, p.Socket)
+}
+
+func (r *recorder) names() map[string]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[string]string{}
+	for socket, p := range r.plugins {
+		out[filepath.Base(socket)] = p.Name
+	}
+	return out
+}
+
+func (r *recorder) set(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
+// start runs a Registry on a short directory, as paths of sockets have to be.
+func start(t *testing.T) (string, *recorder) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "reg") //nolint:usetesting // its name is too long for a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	h := &recorder{plugins: map[string]pluginregistry.Plugin{}}
+	r, err := pluginregistry.New(pluginregistry.Config{
+		Dir: filepath.Join(dir, "r"), Handlers: map[string]pluginregistry.Handler{"CSIPlugin": h},
+		RescanPeriod: 20 * time.Millisecond, CallTimeout: 5 * time.Second, RetryPeriod: 10 * time.Millisecond,
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "r")); return err == nil }, testTimeout, time.Millisecond)
+	return filepath.Join(dir, "r"), h
+}
+
+func become(t *testing.T, h *recorder, want map[string]string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return assert.ObjectsAreEqual(want, h.names()) }, testTimeout, 5*time.Millisecond, "%v", want)
+}
+
+func TestRun_RegistersAndDeregisters(t *testing.T) {
+	dir, h := start(t)
+	one, two := plugin("one"), plugin("two")
+	stop := one.serve(t, filepath.Join(dir, "one.sock"))
+	two.info.Endpoint = "" // the registration socket itself
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "below"), 0o700))
+	two.serve(t, filepath.Join(dir, "below", "two.sock"))
+	plugin("hidden").serve(t, filepath.Join(dir, ".hidden.sock"))
+	become(t, h, map[string]string{"one.sock": "one", "two.sock": "two"})
+	require.Eventually(t, func() bool { return one.lastAnswer().GetPluginRegistered() }, testTimeout, time.Millisecond)
+	h.set(func() {
+		assert.Equal(t, filepath.Join(dir, "below", "two.sock"), h.plugins[filepath.Join(dir, "below", "two.sock")].Endpoint)
+		assert.Equal(t, pluginregistry.Plugin{Socket: filepath.Join(dir, "one.sock"), Type: "CSIPlugin", Name: "one", Endpoint: "/csi.sock", Versions: []string{"1.0.0"}},
+			h.plugins[filepath.Join(dir, "one.sock")])
+	})
+	stop()
+	become(t, h, map[string]string{"two.sock": "two"})
+	plugin("again").serve(t, filepath.Join(dir, "one.sock"))
+	become(t, h, map[string]string{"one.sock": "again", "two.sock": "two"})
+}
+
+// A socket that another one replaces between two scans is another plugin.
+func TestRun_NoticesReplacedSockets(t *testing.T) {
+	dir, h := start(t)
+	plugin("old").serve(t, filepath.Join(dir, "a.sock"))
+	become(t, h, map[string]string{"a.sock": "old"})
+	plugin("new").serve(t, filepath.Join(dir, ".new.sock"))
+	require.NoError(t, os.Rename(filepath.Join(dir, ".new.sock"), filepath.Join(dir, "a.sock")))
+	become(t, h, map[string]string{"a.sock": "new"})
+}
+
+// A plugin that hangs delays no other.
+func TestRun_HungPluginsDelayNoOther(t *testing.T) {
+	dir, h := start(t)
+	hung := plugin("hung")
+	hung.hang = true
+	hung.serve(t, filepath.Join(dir, "a.sock"))
+	plugin("well").serve(t, filepath.Join(dir, "b.sock"))
+	become(t, h, map[string]string{"b.sock": "well"})
+}
+
+func TestRun_TellsPluginsWhyTheyAreRejected(t *testing.T) {
+	dir, h := start(t)
+	for name, tc := range map[string]struct {
+		change func(*api.PluginInfo)
+		want   string
+	}{
+		"type":     {func(i *api.PluginInfo) { i.Type = "Toaster" }, `plugin type "Toaster"`},
+		"name":     {func(i *api.PluginInfo) { i.Name = "" }, "plugin name: required"},
+		"endpoint": {func(i *api.PluginInfo) { i.Endpoint = "csi.sock" }, `endpoint "csi.sock" must be an absolute path`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := plugin(name)
+			tc.change(p.info)
+			p.serve(t, filepath.Join(dir, name+".sock"))
+			require.Eventually(t, func() bool { return p.lastAnswer() != nil }, testTimeout, time.Millisecond)
+			assert.Contains(t, p.lastAnswer().GetError(), tc.want)
+			assert.False(t, p.lastAnswer().GetPluginRegistered())
+			assert.Empty(t, h.names())
+		})
+	}
+}
+
+// What the handler rejects is tried again; so is what it panics for.
+func TestRun_TriesRejectedPluginsAgain(t *testing.T) {
+	dir, h := start(t)
+	h.set(func() { h.refuse = errors.New("not now") })
+	p := plugin("later")
+	p.serve(t, filepath.Join(dir, "a.sock"))
+	require.Eventually(t, func() bool { return p.lastAnswer().GetError() == "not now" }, testTimeout, time.Millisecond)
+	h.set(func() { h.panics = true })
+	require.Eventually(t, func() bool { return p.lastAnswer().GetError() != "not now" }, testTimeout, time.Millisecond)
+	h.set(func() { h.refuse, h.panics = nil, false })
+	become(t, h, map[string]string{"a.sock": "later"})
+}
+
+// A plugin that does not take its registration is not registered.
+func TestRun_TakesBackWhatIsNotTaken(t *testing.T) {
+	dir, h := start(t)
+	p := plugin("shy")
+	p.refuse.Store(true)
+	p.serve(t, filepath.Join(dir, "a.sock"))
+	require.Eventually(t, func() bool { return p.lastAnswer() != nil }, testTimeout, time.Millisecond)
+	become(t, h, map[string]string{})
+	p.refuse.Store(false)
+	become(t, h, map[string]string{"a.sock": "shy"})
+}
+
+func TestNew_ChecksConfig(t *testing.T) {
+	_, err := pluginregistry.New(pluginregistry.Config{Dir: "relative", RescanPeriod: -1})
+	for _, want := range []string{`Config.Dir: "relative" must be an absolute path`, "Config.Handlers: required", "Config.RescanPeriod: -1ns"} {
+		require.ErrorContains(t, err, want)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	r, err := pluginregistry.New(pluginregistry.Config{Dir: filepath.Join(file, "x"), Handlers: map[string]pluginregistry.Handler{"CSIPlugin": &recorder{}}})
+	require.NoError(t, err)
+	require.ErrorContains(t, r.Run(t.Context()), file)
+}
