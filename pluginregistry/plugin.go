@@ -21,11 +21,11 @@ import (
 const maxMessageBytes = 64 << 10
 
 // serve registers the plugin at a socket until that succeeds, and deregisters it when
-// gone is done. At the end of run it returns and leaves the plugin registered.
-func (r *Registry) serve(run, gone context.Context, path string) {
+// removed is done. At the end of run it returns and leaves the plugin registered.
+func (r *Registry) serve(run, removed context.Context, path string) {
 	log := r.cfg.Logger.With(slog.String("socket", path))
 	ctx, cancel := context.WithCancel(run)
-	defer context.AfterFunc(gone, cancel)()
+	defer context.AfterFunc(removed, cancel)()
 	defer cancel()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
@@ -79,20 +79,20 @@ func (r *Registry) register(ctx context.Context, path string) (Plugin, error) {
 	if p.Endpoint == "" {
 		p.Endpoint = path
 	}
-	refused := r.offer(ctx, p)
-	answer := &api.RegistrationStatus{PluginRegistered: refused == nil}
-	if refused != nil {
-		answer.Error = refused.Error()
+	rejection := r.offer(ctx, p)
+	answer := &api.RegistrationStatus{PluginRegistered: rejection == nil}
+	if rejection != nil {
+		answer.Error = rejection.Error()
 	}
 	notifyCtx, cancelNotify := context.WithTimeout(ctx, r.cfg.CallTimeout)
 	defer cancelNotify()
 	if _, err := client.NotifyRegistrationStatus(notifyCtx, answer); err != nil {
-		if refused == nil {
+		if rejection == nil {
 			r.cfg.Handlers[p.Type].Deregister(ctx, p)
 		}
-		return p, errors.Join(refused, fmt.Errorf("plugin does not take its registration: %w", err))
+		return p, errors.Join(rejection, fmt.Errorf("plugin does not take its registration: %w", err))
 	}
-	return p, refused
+	return p, rejection
 }
 
 // offer passes a plugin to the handler of its type.

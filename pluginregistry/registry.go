@@ -35,8 +35,8 @@ type Plugin struct {
 // but for one socket one after the other; Deregister is called for each plugin that
 // Register has accepted.
 type Handler interface {
-	// Register makes a plugin available. The error rejects it: the plugin is told, and
-	// it is tried again later.
+	// Register makes a plugin available. The error rejects it: the plugin gets
+	// it, and is tried again later.
 	Register(ctx context.Context, p Plugin) error
 	// Deregister is called when the socket is gone.
 	Deregister(ctx context.Context, p Plugin)
@@ -147,7 +147,8 @@ func (r *Registry) watch(ctx context.Context, changed chan<- struct{}) {
 				return
 			}
 			notify.Send(changed)
-		case <-w.Errors: // a rescan finds what was missed
+		case err := <-w.Errors: // a rescan finds what was missed
+			r.cfg.Logger.Debug("file notification failed", logattr.Err(err))
 		}
 	}
 }

@@ -31,7 +31,7 @@ type fakePlugin struct {
 
 	info    *api.PluginInfo
 	hang    bool
-	refuse  atomic.Bool // the answer of the agent
+	deaf    atomic.Bool // fails when it gets its answer
 	mu      sync.Mutex
 	answers []*api.RegistrationStatus
 }
@@ -48,7 +48,7 @@ func (p *fakePlugin) NotifyRegistrationStatus(_ context.Context, s *api.Registra
 	p.mu.Lock()
 	p.answers = append(p.answers, s)
 	p.mu.Unlock()
-	if p.refuse.Load() {
+	if p.deaf.Load() {
 		return nil, errors.New("no thanks")
 	}
 	return &api.RegistrationStatusResponse{}, nil
@@ -85,7 +85,7 @@ func plugin(name string) *fakePlugin {
 type recorder struct {
 	mu      sync.Mutex
 	plugins map[string]pluginregistry.Plugin
-	refuse  error
+	reject  error
 	panics  bool
 }
 
@@ -95,10 +95,10 @@ func (r *recorder) Register(_ context.Context, p pluginregistry.Plugin) error {
 	if r.panics {
 		panic("no such luck")
 	}
-	if r.refuse == nil {
+	if r.reject == nil {
 		r.plugins[p.Socket] = p
 	}
-	return r.refuse
+	return r.reject
 }
 
 func (r *recorder) Deregister(_ context.Context, p pluginregistry.Plugin) {
@@ -165,8 +165,8 @@ func TestRun_RegistersAndDeregisters(t *testing.T) {
 	})
 	stop()
 	become(t, h, map[string]string{"two.sock": "two"})
-	plugin("again").serve(t, filepath.Join(dir, "one.sock"))
-	become(t, h, map[string]string{"one.sock": "again", "two.sock": "two"})
+	plugin("next").serve(t, filepath.Join(dir, "one.sock"))
+	become(t, h, map[string]string{"one.sock": "next", "two.sock": "two"})
 }
 
 // A socket that another one replaces between two scans is another plugin.
@@ -189,7 +189,7 @@ func TestRun_HungPluginsDelayNoOther(t *testing.T) {
 	become(t, h, map[string]string{"b.sock": "well"})
 }
 
-func TestRun_TellsPluginsWhyTheyAreRejected(t *testing.T) {
+func TestRun_AnswersRejectedPlugins(t *testing.T) {
 	dir, h := start(t)
 	for name, tc := range map[string]struct {
 		change func(*api.PluginInfo)
@@ -212,15 +212,15 @@ func TestRun_TellsPluginsWhyTheyAreRejected(t *testing.T) {
 }
 
 // What the handler rejects is tried again; so is what it panics for.
-func TestRun_TriesRejectedPluginsAgain(t *testing.T) {
+func TestRun_RetriesRejectedPlugins(t *testing.T) {
 	dir, h := start(t)
-	h.set(func() { h.refuse = errors.New("not now") })
+	h.set(func() { h.reject = errors.New("not now") })
 	p := plugin("later")
 	p.serve(t, filepath.Join(dir, "a.sock"))
 	require.Eventually(t, func() bool { return p.lastAnswer().GetError() == "not now" }, testTimeout, time.Millisecond)
 	h.set(func() { h.panics = true })
 	require.Eventually(t, func() bool { return p.lastAnswer().GetError() != "not now" }, testTimeout, time.Millisecond)
-	h.set(func() { h.refuse, h.panics = nil, false })
+	h.set(func() { h.reject, h.panics = nil, false })
 	become(t, h, map[string]string{"a.sock": "later"})
 }
 
@@ -228,11 +228,11 @@ func TestRun_TriesRejectedPluginsAgain(t *testing.T) {
 func TestRun_TakesBackWhatIsNotTaken(t *testing.T) {
 	dir, h := start(t)
 	p := plugin("shy")
-	p.refuse.Store(true)
+	p.deaf.Store(true)
 	p.serve(t, filepath.Join(dir, "a.sock"))
 	require.Eventually(t, func() bool { return p.lastAnswer() != nil }, testTimeout, time.Millisecond)
 	become(t, h, map[string]string{})
-	p.refuse.Store(false)
+	p.deaf.Store(false)
 	become(t, h, map[string]string{"a.sock": "shy"})
 }
 
