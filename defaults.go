@@ -236,7 +236,7 @@ func newPodManager(c *Components) (*syncloop.PodManager, error) {
 	}
 	own := syncloop.PodManagerHooks{Rejected: func(pod *corev1.Pod, _, _ string) { c.releaseImages(pod.UID) }}
 	cfg := syncloop.PodManagerConfig{
-		Workers: c.PodWorkers, Statuses: c.StatusManager, Probes: c.Prober, Inspector: c.PLEG, Admitters: []syncloop.Admitter{fits},
+		Workers: c.PodWorkers, Statuses: c.StatusManager, Probes: c.Prober, Inspector: c.PLEG, Admitters: []syncloop.Admitter{fits}, Preemptor: fits,
 		Expected: func() []*corev1.Pod { return c.Sources.Expected(c.StatusManager.Pods()) },
 		Recorder: c.Recorder, Logger: c.Logger, Hooks: own.Join(c.Logger, c.Hooks.PodManager),
 	}

@@ -58,6 +58,21 @@ func Priority(pod *corev1.Pod) int32 {
 	return 0
 }
 
+// Preempts reports whether a critical pod may be admitted at the cost of another pod: of one
+// that is not critical, or whose priority is lower, if both have a priority. The rule is the
+// kubelet's.
+func Preempts(pod, other *corev1.Pod) bool {
+	if !IsCritical(pod) {
+		return false
+	}
+	return !IsCritical(other) || hasPriority(pod) && hasPriority(other) && Priority(pod) > Priority(other)
+}
+
+// hasPriority reports whether Priority is more than a default.
+func hasPriority(pod *corev1.Pod) bool {
+	return pod.Spec.Priority != nil || Priority(pod) != 0
+}
+
 // IsHostNetwork reports whether the pod shares the node's network.
 func IsHostNetwork(pod *corev1.Pod) bool { return pod.Spec.HostNetwork }
 

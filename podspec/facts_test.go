@@ -228,3 +228,38 @@ func TestNewEvent(t *testing.T) {
 	assert.Equal(t, int32(1), e.Count)
 	assert.NotEqual(t, e.Name, NewEvent(pod, "Normal", "x", "y", time.Unix(1, 3)).Name)
 }
+
+// SP-3: a critical pod preempts those that are not, and critical ones of a lower priority.
+func TestPreempts(t *testing.T) {
+	newPod := func(priority *int32, static bool) *corev1.Pod {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Priority: priority}}
+		if static {
+			pod.Annotations = map[string]string{AnnotationSource: "file"}
+		}
+		return pod
+	}
+	plain, high := newPod(new(int32(0)), false), newPod(new(int32(1_000_000_000)), false)
+	static, static0, static1 := newPod(nil, true), newPod(new(int32(0)), true), newPod(new(int32(1)), true)
+	cluster, node := newPod(new(SystemCriticalPriority), false), newPod(nil, false)
+	node.Spec.PriorityClassName = "system-node-critical"
+	pods := map[string]*corev1.Pod{
+		"plain": plain, "high": high, "static": static, "static0": static0, "static1": static1, "cluster": cluster, "node": node,
+	}
+	want := map[string][]string{
+		"plain": {}, "high": {},
+		"static":  {"high", "plain"}, // without a priority it is neither higher nor lower
+		"static0": {"high", "plain"},
+		"static1": {"high", "plain", "static0"},
+		"cluster": {"high", "plain", "static0", "static1"},
+		"node":    {"cluster", "high", "plain", "static0", "static1"},
+	}
+	for name, pod := range pods {
+		others := []string{}
+		for other := range pods {
+			if Preempts(pod, pods[other]) {
+				others = append(others, other)
+			}
+		}
+		assert.ElementsMatch(t, want[name], others, name)
+	}
+}

@@ -6,8 +6,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ReasonEvicted is the status reason of an evicted pod, as in the kubelet.
-const ReasonEvicted = "Evicted"
+// Reasons in the status of a pod that the node has ended, as in the kubelet: because it
+// lacked resources, or in favour of a critical pod.
+const (
+	ReasonEvicted   = "Evicted"
+	ReasonPreempted = "Preempting"
+)
 
 // RejectedPrefix begins the status message of a rejected pod, as in the kubelet.
 const RejectedPrefix = "Pod was rejected: "
@@ -25,9 +29,10 @@ func IsRejected(st *corev1.PodStatus) bool {
 		len(st.InitContainerStatuses)+len(st.ContainerStatuses)+len(st.EphemeralContainerStatuses) == 0
 }
 
-// IsEvicted reports whether a status is that of a pod that was admitted and later evicted.
+// IsEvicted reports whether a status is that of a pod that was admitted and later evicted
+// or preempted.
 func IsEvicted(st *corev1.PodStatus) bool {
-	return st.Phase == corev1.PodFailed && st.Reason == ReasonEvicted && !IsRejected(st)
+	return st.Phase == corev1.PodFailed && (st.Reason == ReasonEvicted || st.Reason == ReasonPreempted) && !IsRejected(st)
 }
 
 // IsNodeCondition reports whether the node sets conditions of the type in the status of

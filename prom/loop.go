@@ -17,6 +17,7 @@ type loopMetrics struct {
 	admitted, rejected *prometheus.CounterVec
 	orphans            prometheus.Counter
 	cleanups           *prometheus.CounterVec
+	preemptions        *prometheus.CounterVec
 }
 
 func newLoop() loopMetrics {
@@ -28,11 +29,12 @@ func newLoop() loopMetrics {
 		orphans:    counter("kubelet_orphaned_runtime_pods_total", "Pods found in the runtime that no source contains."),
 		cleanups: counters("sublet_leftovers_total",
 			"Removals of resources of orphaned pods, by store and result.", "store", "result"),
+		preemptions: counters("kubelet_preemptions", "Pods preempted in favour of critical ones, by the first resource that these lacked.", "preemption_signal"),
 	}
 }
 
 func (l *loopMetrics) all() []prometheus.Collector {
-	return []prometheus.Collector{l.iterations, l.ready, l.admitted, l.rejected, l.orphans, l.cleanups}
+	return []prometheus.Collector{l.iterations, l.ready, l.admitted, l.rejected, l.orphans, l.cleanups, l.preemptions}
 }
 
 // SyncLoop returns the hooks of a syncloop.Loop.
@@ -62,5 +64,8 @@ func (m *Metrics) PodManager() syncloop.PodManagerHooks {
 		Admitted: func(*corev1.Pod) { l.admitted.WithLabelValues("new").Inc() },
 		Adopted:  func(*corev1.Pod) { l.admitted.WithLabelValues("adopted").Inc() },
 		Rejected: func(_ *corev1.Pod, reason, _ string) { l.rejected.WithLabelValues(reason).Inc() },
+		Preempted: func(_, _ *corev1.Pod, resource corev1.ResourceName) {
+			l.preemptions.WithLabelValues(string(resource)).Inc()
+		},
 	}
 }

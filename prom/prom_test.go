@@ -87,6 +87,7 @@ func callAllHooks(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
 	ph.Admitted(p)
 	ph.Adopted(p)
 	ph.Rejected(p, "OutOfcpu", "")
+	ph.Preempted(p, p, corev1.ResourceCPU)
 	hk := m.Housekeeper()
 	hk.OrphanFound(runtime.Pod{})
 	hk.StoreCleaned("cgroups", p.UID, errors.New("x"))

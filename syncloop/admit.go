@@ -76,24 +76,24 @@ func (p *PodManager) isActive(pod *corev1.Pod) bool {
 // admit calls the admitters. Pods that have finished are removed from activePods only
 // if the pod would be rejected with them.
 func (p *PodManager) admit(pod *corev1.Pod) podspec.AdmitResult {
-	v := p.runAdmitters(pod)
+	v := p.runAdmitters(pod, p.activePods.pods)
 	if v.Admitted {
 		return v
 	}
 	if p.updateExpected(); !p.activePods.keep(p.isActive) {
 		return v
 	}
-	return p.runAdmitters(pod)
+	return p.runAdmitters(pod, p.activePods.pods)
 }
 
 // reasonAdmission is the reason of a pod for which an admitter failed; the kubelet uses
 // the same.
 const reasonAdmission = "UnexpectedAdmissionError"
 
-func (p *PodManager) runAdmitters(pod *corev1.Pod) podspec.AdmitResult {
+func (p *PodManager) runAdmitters(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
 	for _, a := range p.cfg.Admitters {
 		v := podspec.Rejected(reasonAdmission, "admitter panicked") // as a kubelet does without an answer
-		safe.Do(p.cfg.Logger, "admit pod "+podspec.FullName(pod), func() { v = a.Admit(pod, p.activePods.pods) })
+		safe.Do(p.cfg.Logger, "admit pod "+podspec.FullName(pod), func() { v = a.Admit(pod, others) })
 		if !v.Admitted {
 			return v
 		}

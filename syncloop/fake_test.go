@@ -128,6 +128,13 @@ func (f fakeStatuses) Reject(pod *Pod, reason, message string) corev1.PodStatus 
 	return st
 }
 
+func (f fakeStatuses) Observe(pod *Pod, r runtime.Report) corev1.PodStatus {
+	f.note("blocked %s: %s", pod.UID, r.Blocked.Message)
+	st := corev1.PodStatus{Phase: corev1.PodPending, Reason: "Blocked", Message: r.Blocked.Message}
+	f.saved[pod.UID] = st
+	return st
+}
+
 func (f fakeStatuses) Forget(uid types.UID) {
 	f.note("forget %s", uid)
 	delete(f.saved, uid)

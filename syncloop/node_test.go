@@ -289,8 +289,9 @@ func (a *agent) Get(uid types.UID) (corev1.PodStatus, bool) {
 	return st, ok
 }
 
-func (a *agent) Reject(*corev1.Pod, string, string) corev1.PodStatus { return corev1.PodStatus{} }
-func (a *agent) Forget(uid types.UID)                                { delete(a.saved, uid) }
+func (a *agent) Observe(*corev1.Pod, runtime.Report) corev1.PodStatus { return corev1.PodStatus{} }
+func (a *agent) Reject(*corev1.Pod, string, string) corev1.PodStatus  { return corev1.PodStatus{} }
+func (a *agent) Forget(uid types.UID)                                 { delete(a.saved, uid) }
 
 // The sources.
 

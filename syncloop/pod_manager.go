@@ -33,6 +33,8 @@ type Statuses interface {
 	Get(uid types.UID) (corev1.PodStatus, bool)
 	// Reject makes the pod Failed.
 	Reject(pod *corev1.Pod, reason, message string) corev1.PodStatus
+	// Observe stores the status that follows from a report.
+	Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus
 	// Forget drops the status, so that a new pod of that UID starts without one.
 	Forget(uid types.UID)
 }
@@ -76,6 +78,9 @@ type PodManagerConfig struct {
 	Workers   Workers    // required
 	Statuses  Statuses   // required
 	Admitters []Admitter // called in this order until one rejects. Default: all pods are admitted
+	// Preemptor chooses the pods that are evicted so that a critical pod can run. Default: no
+	// pod is evicted for another one.
+	Preemptor Preemptor
 	// Probes is given the last status of each pod that is adopted. Default: none.
 	Probes ProbeResults
 
@@ -100,24 +105,29 @@ type PodManagerHooks struct {
 	Admitted func(pod *corev1.Pod)
 	Adopted  func(pod *corev1.Pod)
 	Rejected func(pod *corev1.Pod, reason, message string)
+	// Preempted is called for a pod that is evicted in favour of another, which lacks the
+	// resource.
+	Preempted func(pod, preemptor *corev1.Pod, resource corev1.ResourceName)
 }
 
 // Join returns hooks that call those of h and then those of next. A panic of one is logged
 // and does not prevent the others from being called. Join allocates; calls do not.
 func (h PodManagerHooks) Join(log *slog.Logger, next PodManagerHooks) PodManagerHooks {
 	return PodManagerHooks{
-		Admitted: safe.Hook1(log, "PodManager.Admitted", h.Admitted, next.Admitted),
-		Adopted:  safe.Hook1(log, "PodManager.Adopted", h.Adopted, next.Adopted),
-		Rejected: safe.Hook3(log, "PodManager.Rejected", h.Rejected, next.Rejected),
+		Admitted:  safe.Hook1(log, "PodManager.Admitted", h.Admitted, next.Admitted),
+		Adopted:   safe.Hook1(log, "PodManager.Adopted", h.Adopted, next.Adopted),
+		Rejected:  safe.Hook3(log, "PodManager.Rejected", h.Rejected, next.Rejected),
+		Preempted: safe.Hook3(log, "PodManager.Preempted", h.Preempted, next.Preempted),
 	}
 }
 
 // guarded returns hooks that recover panics.
 func (h PodManagerHooks) guarded(log *slog.Logger) PodManagerHooks {
 	return PodManagerHooks{
-		Admitted: safe.Hook1(log, "Admitted", h.Admitted),
-		Adopted:  safe.Hook1(log, "Adopted", h.Adopted),
-		Rejected: safe.Hook3(log, "Rejected", h.Rejected),
+		Admitted:  safe.Hook1(log, "Admitted", h.Admitted),
+		Adopted:   safe.Hook1(log, "Adopted", h.Adopted),
+		Rejected:  safe.Hook3(log, "Rejected", h.Rejected),
+		Preempted: safe.Hook3(log, "Preempted", h.Preempted),
 	}
 }
 
@@ -150,7 +160,8 @@ func (c *PodManagerConfig) fill() error {
 type desiredPod struct {
 	pod             *corev1.Pod
 	rejected        bool
-	waitsForCleanup bool // resources of an earlier pod of the UID are being removed; no worker knows the pod
+	preemption      *preemption // why the pod waits; nil: it does not. No worker knows a pod that waits
+	waitsForCleanup bool        // resources of an earlier pod of the UID are being removed; no worker knows the pod
 }
 
 // PodManager is a Handler. It stores the desired pods, admits new ones and passes all
@@ -173,6 +184,7 @@ type PodManager struct {
 	// the resources that were allocated.
 	pendingResizes   map[types.UID]*corev1.Pod
 	resizesRetriedAt time.Time
+	preemptors       []types.UID // pods that wait because of a preemption, in order of arrival
 
 	mu           sync.Mutex                // guards what follows
 	desired      map[types.UID]*desiredPod // written only by the loop
@@ -248,7 +260,7 @@ func (p *PodManager) HandlePodRecreations(uids []types.UID) {
 	for _, uid := range uids {
 		reserved := p.clearReservation(uid)
 		d := p.get(uid)
-		if d == nil || d.rejected {
+		if d == nil || d.rejected || d.preemption != nil {
 			continue
 		}
 		if reserved {
@@ -306,7 +318,8 @@ func (p *PodManager) remove(uid types.UID, now time.Time) {
 	}
 	p.activePods.drop(uid)
 	p.removed[uid] = now
-	if d.rejected { // it never had a worker
+	p.stopWaiting(uid)
+	if d.rejected || d.preemption != nil { // it never had a worker
 		p.cfg.Statuses.Forget(uid)
 		return
 	}
@@ -319,6 +332,10 @@ func (p *PodManager) change(op podsource.Op, pod *corev1.Pod, now time.Time) {
 	d := p.get(pod.UID)
 	if d == nil {
 		p.add(pod, now)
+		return
+	}
+	if d.preemption != nil {
+		p.changePreemptor(pod, d, now)
 		return
 	}
 	if !d.rejected && !d.waitsForCleanup {

@@ -95,6 +95,7 @@ func (p *PodManager) Revisit(finished []types.UID) {
 	for _, uid := range finished {
 		p.postponeEvicted(uid, now)
 	}
+	p.startPreemptors(now)
 	due := func(r *retry) bool { return !now.Before(r.at) }
 	for _, pod := range p.waiting(false, due) {
 		p.retryRejected(pod, now, true)
@@ -136,8 +137,11 @@ func (p *PodManager) retryAllRejected(now time.Time) {
 // retryRejected runs the admission of a rejected pod again. If it is still rejected,
 // that is reported and increases the back-off only if the retry was due.
 func (p *PodManager) retryRejected(pod *corev1.Pod, now time.Time, due bool) {
-	v := p.admit(pod)
+	v, preemption := p.decide(pod)
 	switch {
+	case preemption != nil:
+		p.startRetry(pod.UID, now)
+		p.preempt(pod, preemption, now)
 	case v.Admitted:
 		p.logPod("retrying rejected pod", pod)
 		p.startRetry(pod.UID, now)
@@ -151,7 +155,7 @@ func (p *PodManager) retryRejected(pod *corev1.Pod, now time.Time, due bool) {
 // retryEvicted has the resources of an evicted pod removed. Then HandlePodRecreations
 // starts it, with admission.
 func (p *PodManager) retryEvicted(pod *corev1.Pod, now time.Time) {
-	if v := p.admit(pod); !v.Admitted {
+	if v, preemption := p.decide(pod); preemption == nil && !v.Admitted {
 		if backOff, ok := p.postpone(pod, true, now); ok {
 			p.reportRetry(pod, fmt.Sprintf("Back-off restarting evicted pod: %s: %s", v.Reason, v.Message), backOff, now)
 		}

@@ -40,17 +40,28 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 		}
 		u.Pod = p.adopt(pod)
 	default:
-		if v := p.admit(pod); !v.Admitted {
+		if v, preemption := p.decide(pod); preemption != nil {
+			p.preempt(pod, preemption, now)
+			return
+		} else if !v.Admitted {
 			p.reject(pod, v, now)
 			return
 		}
 		if wasRejected {
 			p.cfg.Statuses.Forget(pod.UID)
 		}
-		p.logPod("pod admitted", pod, sourceAttr(pod))
-		if h := p.cfg.Hooks.Admitted; h != nil {
-			h(pod)
-		}
+		p.create(u)
+		return
+	}
+	p.activePods.put(u.Pod)
+	p.cfg.Workers.Update(u)
+}
+
+// create passes a pod that was admitted to a worker.
+func (p *PodManager) create(u podworkers.Update) {
+	p.logPod("pod admitted", u.Pod, sourceAttr(u.Pod))
+	if h := p.cfg.Hooks.Admitted; h != nil {
+		h(u.Pod)
 	}
 	p.activePods.put(u.Pod)
 	p.cfg.Workers.Update(u)
@@ -85,6 +96,9 @@ func (p *PodManager) unfinishedEviction(uid types.UID) *podworkers.KillOptions {
 	for i := range st.Conditions {
 		c := &st.Conditions[i]
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet {
+			if c.Message == messagePreempted {
+				return &podworkers.KillOptions{Termination: preempted()}
+			}
 			return &podworkers.KillOptions{Termination: runtime.Termination{Reason: podspec.ReasonEvicted, Message: c.Message, Evicted: true}}
 		}
 	}

@@ -198,3 +198,16 @@ func TestHistory_RejectedPod(t *testing.T) {
 		stop()
 	})
 }
+
+// A pod that gives way to a critical one says to which.
+func TestHistory_PreemptedPod(t *testing.T) {
+	h := timeline.New(timeline.Config{})
+	pod, critical := newScriptedPod("web"), newScriptedPod("critical")
+	pod.UID = "uid-web"
+	h.PodManager().Preempted(pod, critical, corev1.ResourceMemory)
+	tl, _ := h.Pod(pod.UID)
+	evicted := entry(t, tl.Entries, timeline.KindEvicted)
+	assert.Equal(t, "Preempting", evicted.Reason)
+	assert.Equal(t, "For pod "+critical.Namespace+"/critical, which lacked memory", evicted.Message)
+	assert.True(t, evicted.Failed)
+}

@@ -63,6 +63,13 @@ func (h *History) PodManager() syncloop.PodManagerHooks {
 		Admitted: func(pod *corev1.Pod) { begin(pod, KindAdmitted, "", "") },
 		Adopted:  func(pod *corev1.Pod) { begin(pod, KindAdopted, "", "") },
 		Rejected: func(pod *corev1.Pod, reason, message string) { begin(pod, KindRejected, reason, message) },
+		Preempted: func(pod, preemptor *corev1.Pod, resource corev1.ResourceName) {
+			h.update(pod, func(r *podRecord, now time.Time) {
+				e := moment(KindEvicted, now)
+				e.Reason, e.Message, e.Failed = podspec.ReasonPreempted, "For pod "+preemptor.Namespace+"/"+preemptor.Name+", which lacked "+string(resource), true
+				h.add(r, e)
+			})
+		},
 	}
 }
 
