@@ -21,10 +21,12 @@ import (
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podcache"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtimestate"
 	"github.com/sublet-dev/agent/status"
+	"github.com/sublet-dev/agent/volume"
 )
 
 // Names of the directories in the root directory.
@@ -124,7 +126,8 @@ func (c *Components) buildState() (err error) {
 	if c.saved, err = status.NewFileSink(c.path(statusesDirName)); err != nil {
 		return err
 	}
-	c.Sources, err = configured(c, podsource.New, podsource.Config{NodeName: c.NodeName, Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.Sources})
+	c.Sources, err = configured(c, podsource.New, podsource.Config{NodeName: c.NodeName, Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.Sources,
+		Unsupported: settings.Value[volume.Config](&c.options.Store).Supported(podspec.Unsupported)})
 	return err
 }
 

@@ -219,7 +219,7 @@ func NewEviction(c *Components) (Eviction, error) {
 
 func newPodManager(c *Components) (*syncloop.PodManager, error) {
 	if c.Node.UnsupportedFields == nil {
-		c.Node.UnsupportedFields = podspec.UnsupportedWith(c.Objects)
+		c.Node.UnsupportedFields = settings.Value[volume.Config](&c.options.Store).Supported(podspec.UnsupportedWith(c.Objects))
 		if runtime.RunsPods(c.Runtime) { // and rejects what it does not support
 			c.Node.UnsupportedFields = func(*corev1.Pod) field.ErrorList { return nil }
 		}

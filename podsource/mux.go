@@ -13,10 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/sleep"
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // Bounds of the back-off before a failed source is watched again.
@@ -36,6 +38,9 @@ type Config struct {
 	NodeName string
 	// Sources are merged. Their names must be unique.
 	Sources []NamedSource
+	// Unsupported returns the fields of a static pod that the node does not support, which
+	// makes its manifest invalid. Default: podspec.Unsupported.
+	Unsupported func(*corev1.Pod) field.ErrorList
 
 	Recorder Recorder     // receives an event for each source error. Default: none
 	Logger   *slog.Logger // Default: discard
@@ -80,6 +85,9 @@ func (c *Config) complete() error {
 		errs = append(errs, fmt.Errorf("podsource: Config.NodeName: invalid name %q: %s", c.NodeName, strings.Join(bad, "; ")))
 	}
 	errs = append(errs, c.Check())
+	if c.Unsupported == nil {
+		c.Unsupported = podspec.Unsupported
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -137,7 +145,7 @@ func New(cfg Config) (*Mux, error) {
 		reported:  map[string]SourceError{},
 	}
 	for i, s := range cfg.Sources {
-		m.sources[i] = &sourceState{source: s.Name, static: isStatic(s.Source), podsOnly: isPodsOnly(s.Source)}
+		m.sources[i] = &sourceState{source: s.Name, unsupported: cfg.Unsupported, static: isStatic(s.Source), podsOnly: isPodsOnly(s.Source)}
 	}
 	return m, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/sublet-dev/agent/podspec"
 )
@@ -19,9 +20,11 @@ type sourceState struct {
 	source   string
 	static   bool // its pods are static
 	podsOnly bool // it never has objects
-	received bool
-	complete bool // all desired pods are known, except those in reservedNames
-	cached   bool // the set was saved by a previous process
+	// unsupported returns the fields of a static pod that the node does not support.
+	unsupported func(*corev1.Pod) field.ErrorList
+	received    bool
+	complete    bool // all desired pods are known, except those in reservedNames
+	cached      bool // the set was saved by a previous process
 
 	entries       []*entry   // valid pods in the order of the source, then retained ones
 	manifests     []Manifest // as delivered by the source
@@ -47,7 +50,7 @@ type entry struct {
 // update returns the state for the next Set of the source; d is its previous state.
 func (d *sourceState) update(s Set, nodeName string, now time.Time) *sourceState {
 	next := &sourceState{
-		source: d.source, static: d.static, podsOnly: d.podsOnly, received: true, complete: d.complete || !s.Incomplete,
+		source: d.source, unsupported: d.unsupported, static: d.static, podsOnly: d.podsOnly, received: true, complete: d.complete || !s.Incomplete,
 		cached: s.Cached, objects: s.Objects, bad: map[*corev1.Pod]*entry{}, reservedNames: map[string]bool{},
 		manifests: s.Pods, byManifest: make([]*entry, len(s.Pods)),
 	}
@@ -62,7 +65,7 @@ func (d *sourceState) update(s Set, nodeName string, now time.Time) *sourceState
 			e = previous.findEqual(m)
 		}
 		if e == nil {
-			e = previous.reuse(prepare(m, d.source, nodeName), d, now)
+			e = previous.reuse(d.prepare(m, nodeName), d, now)
 		}
 		next.byManifest[i] = e
 		if e.err != nil {
@@ -195,8 +198,8 @@ func (f *previousEntries) reuse(e *entry, d *sourceState, now time.Time) *entry 
 }
 
 // prepare sets identity and defaults of a pod and validates it.
-func prepare(m Manifest, source, nodeName string) *entry {
-	e := &entry{raw: m.Pod, origin: m.Origin, source: source}
+func (d *sourceState) prepare(m Manifest, nodeName string) *entry {
+	e := &entry{raw: m.Pod, origin: m.Origin, source: d.source}
 	if m.Pod == nil {
 		e.err = errors.New("nil pod")
 		return e
@@ -208,7 +211,7 @@ func prepare(m Manifest, source, nodeName string) *entry {
 		for _, key := range []string{podspec.AnnotationMirror, podspec.AnnotationFirstSeen} {
 			delete(pod.Annotations, key)
 		}
-		podspec.AssignStaticIdentity(pod, nodeName, source, m.Origin)
+		podspec.AssignStaticIdentity(pod, nodeName, d.source, m.Origin)
 	} else if pod.Namespace == "" {
 		pod.Namespace = corev1.NamespaceDefault
 	}
@@ -218,7 +221,7 @@ func prepare(m Manifest, source, nodeName string) *entry {
 	}
 	errs = append(errs, podspec.Validate(pod))
 	if m.Origin != "" {
-		if bad := podspec.Unsupported(pod); len(bad) > 0 {
+		if bad := d.unsupported(pod); len(bad) > 0 {
 			errs = append(errs, bad.ToAggregate())
 		}
 	}

@@ -36,19 +36,24 @@ const (
 
 // Decode decodes manifests: YAML with any number of documents, or a sequence of JSON
 // values. Each is a v1 Pod, ConfigMap or Secret, a typed list of them, or a List. It
-// neither defaults nor validates.
+// neither defaults nor validates. Objects of DecodeStorage are checked and left out.
 //
 // An invalid document is reported in a *DocumentError with its number and line. All
 // errors are joined, and the other documents are returned nevertheless. Errors contain
 // names of fields but no values, which may be secret.
 func Decode(data []byte, opt DecodeOptions) ([]*corev1.Pod, []Object, error) {
-	if opt.MaxBytes <= 0 {
-		opt.MaxBytes = DefaultMaxBytes
-	}
-	if err := checkText(data, opt.MaxBytes); err != nil {
-		return nil, nil, err
-	}
 	d := decoder{opt: opt}
+	err := d.decode(data)
+	return d.pods, d.objects, err
+}
+
+func (d *decoder) decode(data []byte) error {
+	if d.opt.MaxBytes <= 0 {
+		d.opt.MaxBytes = DefaultMaxBytes
+	}
+	if err := checkText(data, d.opt.MaxBytes); err != nil {
+		return err
+	}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	split := splitYAML
 	if trimmed := bytes.TrimLeft(data, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '{' && jsonFirst(trimmed) {
@@ -56,7 +61,7 @@ func Decode(data []byte, opt DecodeOptions) ([]*corev1.Pod, []Object, error) {
 	}
 	split(data, d.document)
 	if d.documents == 0 && d.errs == nil {
-		return nil, nil, ErrNoDocument
+		return ErrNoDocument
 	}
 	if more := d.failed - len(d.errs); more > 0 {
 		d.errs = append(d.errs, fmt.Errorf("and %d more documents", more))
@@ -64,7 +69,7 @@ func Decode(data []byte, opt DecodeOptions) ([]*corev1.Pod, []Object, error) {
 	if d.endless {
 		d.errs = append(d.errs, fmt.Errorf("more than %d documents: %w", maxDocuments, ErrTooLarge))
 	}
-	return d.pods, d.objects, errors.Join(d.errs...)
+	return errors.Join(d.errs...)
 }
 
 func checkText(data []byte, limit int) error {
@@ -104,6 +109,7 @@ type decoder struct {
 	opt         DecodeOptions
 	pods        []*corev1.Pod
 	objects     []Object
+	storage     StorageObjects
 	documents   int
 	objectCount int  // including lists
 	endless     bool // there are more than maxDocuments
@@ -188,7 +194,11 @@ func (d *decoder) object(raw []byte, given metav1.TypeMeta, depth int) (what str
 		return what, errors.New("kind: required")
 	case h.APIVersion == "":
 		return what, errors.New("apiVersion: required")
-	case h.APIVersion != "v1":
+	}
+	if known, err := d.storageObject(raw, h.TypeMeta); known {
+		return what, err
+	}
+	if h.APIVersion != "v1" {
 		return what, unknownKind(h.TypeMeta)
 	}
 	switch h.Kind {
@@ -205,7 +215,7 @@ func (d *decoder) object(raw []byte, given metav1.TypeMeta, depth int) (what str
 	case Secret:
 		s := &corev1.Secret{}
 		err = errors.Join(d.into(raw, s), d.keep(FromSecret(s)))
-	case "List", "PodList", "ConfigMapList", "SecretList":
+	case "List", "PodList", "ConfigMapList", "SecretList", "PersistentVolumeList", "PersistentVolumeClaimList":
 		err = d.list(raw, h.Kind, depth)
 	default:
 		err = unknownKind(h.TypeMeta)
@@ -214,7 +224,7 @@ func (d *decoder) object(raw []byte, given metav1.TypeMeta, depth int) (what str
 }
 
 func unknownKind(t metav1.TypeMeta) error {
-	return fmt.Errorf("unsupported kind %s of %s: must be Pod, ConfigMap, Secret or List of v1",
+	return fmt.Errorf("unsupported kind %s of %s: must be Pod, ConfigMap, Secret, PersistentVolume, PersistentVolumeClaim or List of v1",
 		t.Kind, t.APIVersion)
 }
 

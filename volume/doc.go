@@ -1,7 +1,8 @@
 // Package volume mounts and unmounts the volumes of pods: emptyDir on disk and in
 // memory, hostPath, configMap, secret, downwardAPI and projected. It corresponds to
 // pkg/kubelet/volumemanager and these plugins of pkg/volume in the kubelet. Image volumes
-// are passed to the runtime.
+// are passed to the runtime. PersistentVolumeClaims lead to local volumes, and to those of a
+// Driver, which mounts what this package does not.
 //
 // Guarantees:
 //

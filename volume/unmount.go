@@ -26,18 +26,26 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	}
 	defer m.locks.lock(uid)()
 	m.cache.forget(uid)
+	m.forgetClaims(uid)
 	dir, err := m.openPod(uid, false)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return m.unmountDrivers(ctx, uid)
 	}
 	if err != nil {
 		return err
 	}
 	defer dir.close()
-	if err := m.unmountAll(ctx, dir); err != nil {
-		return fmt.Errorf("volumes of pod %s: %w", uid, err)
+	err = m.unmountAll(ctx, dir)
+	if err == nil { // mounts of subPaths keep the volumes of drivers busy
+		err = m.unmountDrivers(ctx, uid)
 	}
-	if err := mounts.Remove(ctx, dir.path, subPathsDir, volumesDir); err != nil {
+	if err == nil {
+		err = dir.checkForeign()
+	}
+	if err == nil {
+		err = mounts.Remove(ctx, dir.path, subPathsDir, devicesDir, volumesDir)
+	}
+	if err != nil {
 		return fmt.Errorf("volumes of pod %s: %w", uid, err)
 	}
 	// Other packages use the directory, too; the last one removes it.
@@ -46,6 +54,18 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 		return nil
 	}
 	return fmt.Errorf("remove directory of pod %s: %w", uid, err)
+}
+
+// checkForeign returns an error if a CSI volume is left after all drivers have unmounted
+// theirs: an agent with CSI drivers has made it, and what is recorded beside it is needed.
+func (d *podDir) checkForeign() error {
+	for _, rel := range []string{filepath.Join(volumesDir, pluginCSI), filepath.Join(devicesDir, pluginCSI)} {
+		entries, err := fs.ReadDir(d.FS(), rel)
+		if err == nil && len(entries) > 0 {
+			return fmt.Errorf("%s has the volume %s, but this agent has no driver for it: %w", rel, entries[0].Name(), ErrForeignMount)
+		}
+	}
+	return nil
 }
 
 // unmountAll removes the mounts of this package, the last one first.

@@ -41,6 +41,11 @@ type Config struct {
 	// Allocatable is the value of a resourceFieldRef without a limit, and limits the
 	// size of volumes in memory.
 	Allocatable corev1.ResourceList
+	// Claims finds PersistentVolumeClaims and what they are bound to. Default: a pod with
+	// one is an error.
+	Claims Claims
+	// Drivers mount the kinds of volumes that this package does not. Default: none.
+	Drivers []Driver
 	// Logger logs degraded mounts. Default: discard.
 	Logger *slog.Logger
 }
@@ -52,6 +57,10 @@ type Manager struct {
 	mount mounter
 	locks keyedLocks
 	cache mountCache
+
+	drivers     map[string]Driver // by source
+	claimMu     sync.Mutex        // guards lastClaimed
+	lastClaimed map[types.UID]map[string]claimedVolume
 }
 
 // New validates the configuration. It does no I/O.
@@ -59,11 +68,15 @@ func New(cfg Config) (*Manager, error) {
 	if !filepath.IsAbs(cfg.Root) {
 		return nil, fmt.Errorf("volume: Config.Root: %q must be an absolute path", cfg.Root)
 	}
+	drivers, err := cfg.drivers()
+	if err != nil {
+		return nil, err
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Root = filepath.Clean(cfg.Root)
-	m := &Manager{cfg: cfg, mount: noMounts{}}
+	m := &Manager{cfg: cfg, mount: noMounts{}, drivers: drivers}
 	if !cfg.Unprivileged && os.Geteuid() == 0 {
 		m.mount = osMounter{}
 	}
@@ -77,11 +90,13 @@ const (
 	pluginSecret    = "kubernetes.io~secret"
 	pluginDownward  = "kubernetes.io~downward-api"
 	pluginProjected = "kubernetes.io~projected"
+	pluginCSI       = "kubernetes.io~csi" // of package csi
 )
 
 const (
 	volumesDir  = "volumes"
 	subPathsDir = "volume-subpaths"
+	devicesDir  = "volumeDevices" // of drivers
 )
 
 // Mount mounts the volumes that containers of the pod use, and updates the content of
@@ -125,12 +140,15 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Ob
 	return out, nil
 }
 
-// usedVolumes returns the names of volumes that a container mounts.
+// usedVolumes returns the names of volumes that a container mounts or has as a device.
 func usedVolumes(pod *corev1.Pod) map[string]bool {
 	used := make(map[string]bool)
 	for c := range podspec.Containers(pod) {
 		for i := range c.VolumeMounts {
 			used[c.VolumeMounts[i].Name] = true
+		}
+		for i := range c.VolumeDevices {
+			used[c.VolumeDevices[i].Name] = true
 		}
 	}
 	return used
@@ -166,7 +184,7 @@ func (m *Manager) volume(ctx context.Context, r *request) (runtime.Volume, error
 	case v.Projected != nil:
 		return m.content(ctx, r, pluginProjected)
 	}
-	return runtime.Volume{}, errors.New("unsupported volume type")
+	return m.viaDriver(ctx, r)
 }
 
 // PodUIDs returns the pods that have volumes on disk, including those of previous
@@ -179,7 +197,7 @@ func (m *Manager) PodUIDs() []types.UID {
 	}
 	var uids []types.UID
 	for _, e := range entries {
-		for _, sub := range []string{volumesDir, subPathsDir} {
+		for _, sub := range []string{volumesDir, subPathsDir, devicesDir} {
 			if info, err := os.Lstat(filepath.Join(pods, e.Name(), sub)); err == nil && info.IsDir() && e.IsDir() {
 				uids = append(uids, types.UID(e.Name()))
 				break

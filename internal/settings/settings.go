@@ -79,6 +79,12 @@ func Peek[T any](s *Store) (v T, given bool) {
 	return reflect.TypeAssert[T](e.value)
 }
 
+// Value is Peek for a caller to whom no value is the zero value.
+func Value[T any](s *Store) T {
+	v, _ := Peek[T](s)
+	return v
+}
+
 // Has tells whether an option gave a value of the type.
 func Has[T any](s *Store) bool { return s.find(reflect.TypeFor[T]()) != nil }
 
