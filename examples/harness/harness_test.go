@@ -8,6 +8,7 @@ package harness
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -101,10 +102,11 @@ func cgroupParent(parent string) runtimetest.Option {
 
 // restartBy restarts the runtime by a shell command.
 func restartBy(command string) runtimetest.Option {
-	return runtimetest.Restart(func(t testing.TB) {
-		if out, err := exec.CommandContext(t.Context(), "sh", "-c", command).CombinedOutput(); err != nil {
-			t.Fatalf("CRI_RESTART: %v\n%s", err, out)
+	return runtimetest.Restart(func(ctx context.Context) error {
+		if out, err := exec.CommandContext(ctx, "sh", "-c", command).CombinedOutput(); err != nil {
+			return fmt.Errorf("CRI_RESTART: %w: %s", err, out)
 		}
+		return nil
 	})
 }
 

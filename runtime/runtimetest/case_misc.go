@@ -389,7 +389,7 @@ func restartCases() []testCase {
 
 // restart restarts the runtime and waits until it responds.
 func (c *CaseT) restart() {
-	c.s.restart(c.t)
+	c.ok(c.s.restart(c.ctx), "restart the runtime")
 	_, err := c.rs.Version(c.ctx, &v1.VersionRequest{}, grpc.WaitForReady(true))
 	c.ok(err, "version after a restart")
 }

@@ -3,6 +3,7 @@
 package runtimetest_test
 
 import (
+	"context"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -28,9 +29,10 @@ func TestRuntime_Containerd(t *testing.T) {
 			runtimetest.EditPod(func(pod *v1.PodSandboxConfig) {
 				pod.Linux.CgroupParent = n.CgroupParent + "/" + pod.GetMetadata().GetUid()
 			}),
-			runtimetest.Restart(func(t testing.TB) {
+			runtimetest.Restart(func(context.Context) error {
 				n.StopDaemon(t, syscall.SIGKILL)
 				n.StartDaemon(t)
+				return nil
 			}))
 	})
 }

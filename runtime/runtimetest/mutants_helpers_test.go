@@ -58,7 +58,7 @@ func (m mutant) suite(t *testing.T) *suite {
 	require.NoError(t, err)
 	s.cc = cc.ClientConn
 	t.Cleanup(func() { _ = s.cc.Close() })
-	s.pullImages(t)
+	require.NoError(t, s.getImages(t.Context()))
 	return s
 }
 

@@ -54,7 +54,7 @@ func TestRuntime_FindsDefects(t *testing.T) {
 
 			s := m.suite(t)
 			require.Empty(t, s.missing(tc))
-			c := s.runCase(t, tc)
+			c := s.execute(t.Context(), tc)
 			require.Empty(t, c.skip)
 			require.NotEmpty(t, c.failures, "the suite does not find the defect")
 			assert.Contains(t, strings.Join(c.failures, "\n"), m.report)
@@ -75,7 +75,7 @@ func TestRuntime_FindsNoDefectsInTheMutantsHarness(t *testing.T) {
 				t.Skip("needs root: mounts are made in namespaces")
 			}
 			t.Parallel()
-			c := mutant{runs: runs}.suite(t).runCase(t, tc)
+			c := mutant{runs: runs}.suite(t).execute(t.Context(), tc)
 			assert.Empty(t, c.failures)
 			assert.Empty(t, c.skip)
 		})

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -54,7 +53,9 @@ func KnownFlakes(reasons map[string]string) Option { return func(s *suite) { s.k
 
 // Restart is called to restart the runtime, and returns when it serves again.
 // Without it the cases of a restart are skipped.
-func Restart(restart func(testing.TB)) Option { return func(s *suite) { s.restart = restart } }
+func Restart(restart func(context.Context) error) Option {
+	return func(s *suite) { s.restart = restart }
+}
 
 // LogRoot is a directory for container logs and mounts that the runtime has at the same
 // path. Default: a temporary directory of the test.
@@ -80,14 +81,21 @@ type suite struct {
 	edit          func(*v1.PodSandboxConfig)
 	knownFailures map[string]string
 	knownFlakes   map[string]string
-	restart       func(testing.TB)
+	restart       func(context.Context) error
 	logs          string
 	largeListSize int
 	absent        need // what the runtime does not have
 	knownRuntimes bool
+	maxParallel   int
+	isSelected    func(name string) bool
+	onCase        func(CaseResult)
+	onReport      func(Report)
 
 	cc *grpc.ClientConn
 	id string // of this run, in labels and namespaces
+
+	mu     sync.Mutex // guards report, and calls of onCase
+	report Report
 }
 
 // testCase is one sequence of calls.
@@ -110,13 +118,6 @@ const (
 	alone                      // no other case at the same time
 )
 
-// cases returns all cases.
-func cases() []testCase {
-	return slices.Concat(sandboxCases(), networkCases(), createCases(), startCases(), isolationCases(), endCases(), stopCases(),
-		listCases(), execCases(), streamCases(), logCases(), eventCases(), imageCases(), statsCases(), refusalCases(), cutCases(),
-		raceCases(), restartCases())
-}
-
 // Cases returns the names of all cases, as KnownFailures and KnownFlakes take them.
 func Cases() []string {
 	var names []string
@@ -128,7 +129,7 @@ func Cases() []string {
 
 // newSuite returns a suite with defaults for what opts leave out.
 func newSuite(opts ...Option) *suite {
-	s := &suite{image: "docker.io/library/busybox:1.36", largeListSize: 20, id: fmt.Sprintf("%08x", rand.Uint32())}
+	s := &suite{image: "docker.io/library/busybox:1.36", largeListSize: 20, maxParallel: 4, id: fmt.Sprintf("%08x", rand.Uint32())}
 	for _, o := range opts {
 		o(s)
 	}
@@ -144,54 +145,44 @@ func TestRuntime(t *testing.T, dial func(testing.TB) *grpc.ClientConn, opts ...O
 		s.logs = t.TempDir()
 	}
 	s.cc = dial(t)
-	if err := s.addKnownRuntime(t.Context()); err != nil {
-		t.Fatalf("get the version of the runtime: %v", err)
+	if err := s.begin(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	names := Cases()
-	for _, list := range []map[string]string{s.knownFailures, s.knownFlakes} {
-		for name := range list {
-			if !slices.Contains(names, name) {
-				t.Errorf("known failures: case %q not found", name)
-			}
-		}
-	}
-	s.pullImages(t)
+	together, single := s.selected()
 	t.Run("together", func(t *testing.T) {
-		for _, tc := range cases() {
-			if tc.needs&alone == 0 {
-				t.Run(tc.name, func(t *testing.T) {
-					t.Parallel()
-					s.test(t, tc)
-				})
-			}
+		for _, tc := range together {
+			t.Run(tc.name, func(t *testing.T) {
+				t.Parallel()
+				s.test(t, tc)
+			})
 		}
 	})
 	t.Run("alone", func(t *testing.T) {
-		for _, tc := range cases() {
-			if tc.needs&alone != 0 {
-				t.Run(tc.name, func(t *testing.T) { s.test(t, tc) })
-			}
+		for _, tc := range single {
+			t.Run(tc.name, func(t *testing.T) { s.test(t, tc) })
 		}
 	})
+	s.end()
 }
 
-// pullImages pulls the images that the runtime does not have.
-func (s *suite) pullImages(t testing.TB) {
+// getImages pulls the images that the runtime does not have.
+func (s *suite) getImages(ctx context.Context) error {
 	is := v1.NewImageServiceClient(s.cc)
 	for _, ref := range []string{s.image, s.second} {
 		if ref == "" {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
+		ctx, cancel := context.WithTimeout(ctx, caseTimeout)
 		st, err := is.ImageStatus(ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: ref}})
 		if err == nil && st.GetImage() == nil {
 			_, err = is.PullImage(ctx, &v1.PullImageRequest{Image: &v1.ImageSpec{Image: ref}})
 		}
 		cancel()
 		if err != nil {
-			t.Fatalf("get image %s: %v", ref, err)
+			return fmt.Errorf("get image %s: %w", ref, err)
 		}
 	}
+	return nil
 }
 
 // missing returns why a case cannot run here, or "".
@@ -211,35 +202,23 @@ func (s *suite) missing(tc testCase) string {
 	return ""
 }
 
-// test runs one case and reports its result.
+// test runs one case as a test.
 func (s *suite) test(t *testing.T, tc testCase) {
-	if reason := s.missing(tc); reason != "" {
-		t.Skip(reason)
-	}
-	c := s.runCase(t, tc)
-	reason, known := s.knownFailures[tc.name]
-	flake, sometimes := s.knownFlakes[tc.name]
-	failures := strings.Join(c.failures, "\n")
-	switch {
-	case len(c.failures) > 0 && known:
-		t.Skipf("known failure: %s\n%s", reason, failures)
-	case len(c.failures) > 0 && sometimes:
-		t.Skipf("known flake: %s\n%s", flake, failures)
-	case len(c.failures) > 0:
-		t.Errorf("%s\nConsequence for a kubelet: %s", failures, tc.consequence)
-	case c.skip != "":
-		t.Skip(c.skip)
-	case known:
-		t.Errorf("passes, but is listed as a known failure (%s): remove it from the list", reason)
+	switch r := s.result(t.Context(), tc); r.Result {
+	case Failed:
+		t.Error(r)
+	case Deviation, Skipped:
+		t.Skip(r)
+	case Passed:
 	}
 }
 
-// runCase runs one case and removes its pods.
-func (s *suite) runCase(t testing.TB, tc testCase) *CaseT {
-	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
+// execute runs one case and removes its pods.
+func (s *suite) execute(ctx context.Context, tc testCase) *CaseT {
+	ctx, cancel := context.WithTimeout(ctx, caseTimeout)
 	defer cancel()
 	c := &CaseT{
-		t: t, s: s, ctx: ctx, rs: v1.NewRuntimeServiceClient(s.cc), is: v1.NewImageServiceClient(s.cc),
+		s: s, ctx: ctx, rs: v1.NewRuntimeServiceClient(s.cc), is: v1.NewImageServiceClient(s.cc),
 		ns: fmt.Sprintf("sublet-test-%s-%08x", s.id, rand.Uint32()),
 	}
 	done := make(chan struct{})
@@ -259,7 +238,6 @@ func (s *suite) runCase(t testing.TB, tc testCase) *CaseT {
 
 // CaseT is one run of a case. Methods that end the case end its goroutine.
 type CaseT struct {
-	t   testing.TB
 	s   *suite
 	ctx context.Context
 	rs  v1.RuntimeServiceClient

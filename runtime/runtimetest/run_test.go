@@ -1,0 +1,175 @@
+package runtimetest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime/embedded"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
+)
+
+// simulatedConn connects to a simulated runtime behind a proxy with rules.
+func simulatedConn(t *testing.T, rules ...Rule) *grpc.ClientConn {
+	t.Helper()
+	rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	direct := must(rt.Dial())
+	t.Cleanup(func() { _ = direct.Close() })
+	p, err := NewProxy(direct, 1, rules...)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	cc := must(p.Dial())
+	t.Cleanup(func() { _ = cc.Close() })
+	return cc.ClientConn
+}
+
+// only selects the cases whose names have one of the words.
+func only(words ...string) Option {
+	return Only(func(name string) bool {
+		for _, w := range words {
+			if strings.Contains(name, w) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+const (
+	versionCase   = "the runtime reports its name and versions"
+	readinessCase = "the runtime reports that it is ready"
+)
+
+// wrongVersion makes the runtime report a version that no kubelet accepts.
+func wrongVersion() Rule {
+	return Rule{Fault: Corrupt, RPC: "Version", Mutate: func(_ string, resp proto.Message) { resp.(*v1.VersionResponse).Version = "0.2.0" }}
+}
+
+func TestRun_ReportsEachResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var progress []string
+		var reported Report
+		r, err := Run(t.Context(), simulatedConn(t, wrongVersion()), WithoutProcesses(), only(versionCase, readinessCase, "OOM", "memory limit"),
+			OnCase(func(c CaseResult) { progress = append(progress, c.Name) }), OnReport(func(r Report) { reported = r }), MaxParallel(1))
+		require.NoError(t, err)
+		assert.Equal(t, r, reported)
+		assert.Len(t, progress, len(r.Cases))
+		assert.Equal(t, "sublet-embedded", r.Runtime)
+		assert.NotEmpty(t, r.Version)
+		results := map[string]CaseResult{}
+		for _, c := range r.Cases {
+			results[c.Name] = c
+			assert.NotEmpty(t, c.Area)
+		}
+		assert.Equal(t, Passed, results[readinessCase].Result)
+		failed := results[versionCase]
+		assert.Equal(t, Failed, failed.Result)
+		assert.Contains(t, failed.String(), "is 0.2.0, want 0.1.0")
+		assert.Contains(t, failed.String(), "Consequence for a kubelet: it would not start at all")
+		assert.Positive(t, r.Count(Skipped))
+	})
+}
+
+func TestRun_JudgesKnownFailures(t *testing.T) {
+	tests := map[string]struct {
+		rules   []Rule
+		options []Option
+		want    Result
+		text    string
+	}{
+		"a known failure that fails is a deviation": {[]Rule{wrongVersion()}, []Option{KnownFailures(map[string]string{versionCase: "it is new"})}, Deviation, "known failure: it is new\nversion"},
+		"a known failure that passes is a failure":  {nil, []Option{KnownFailures(map[string]string{versionCase: "it is new"})}, Failed, "remove it from the list"},
+		"a known flake that fails is a deviation":   {[]Rule{wrongVersion()}, []Option{KnownFlakes(map[string]string{versionCase: "at times"})}, Deviation, "known failure: at times"},
+		"a known flake that passes has passed":      {nil, []Option{KnownFlakes(map[string]string{versionCase: "at times"})}, Passed, ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, err := Run(t.Context(), simulatedConn(t, tc.rules...), append(tc.options, only(versionCase))...)
+				require.NoError(t, err)
+				require.Len(t, r.Cases, 1)
+				assert.Equal(t, tc.want, r.Cases[0].Result)
+				assert.Contains(t, r.Cases[0].String(), tc.text)
+			})
+		})
+	}
+}
+
+func TestRun_SaysWhyItCannotRun(t *testing.T) {
+	tests := map[string]struct {
+		rule    Rule
+		options []Option
+		want    string
+	}{
+		"the runtime does not respond":      {Rule{Fault: Fail, RPC: "Version"}, nil, "run the suite: get the version of the runtime"},
+		"the image cannot be pulled":        {Rule{Fault: Fail, RPC: "PullImage"}, []Option{Image("example.com/app:1")}, "run the suite: get image example.com/app:1"},
+		"the second image cannot be pulled": {Rule{Fault: Fail, RPC: "PullImage", Skip: 1}, []Option{SecondImage("example.com/b:1")}, "get image example.com/b:1"},
+		"a known failure does not exist":    {Rule{Fault: Fail, RPC: "None"}, []Option{KnownFailures(map[string]string{"no such": "x"})}, `case "no such" not found`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, err := Run(t.Context(), simulatedConn(t, tc.rule), append(tc.options, only(versionCase))...)
+				assert.ErrorContains(t, err, tc.want)
+			})
+		})
+	}
+}
+
+func TestRun_EndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var n atomic.Int32
+		r, err := Run(ctx, simulatedConn(t), MaxParallel(1), WithoutProcesses(), OnCase(func(CaseResult) {
+			if n.Add(1) == 2 {
+				cancel()
+			}
+		}))
+		require.ErrorIs(t, err, context.Canceled)
+		assert.LessOrEqual(t, len(r.Cases), 4, "no case begins after the end")
+	})
+}
+
+func TestRun_RestartsTheRuntime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		isRestart := map[string]bool{}
+		for _, tc := range restartCases() {
+			isRestart[tc.name] = true
+		}
+		r, err := Run(t.Context(), simulatedConn(t), Only(func(name string) bool { return isRestart[name] }),
+			Restart(func(context.Context) error { return errors.New("no such unit") }))
+		require.NoError(t, err)
+		require.NotEmpty(t, r.Cases)
+		for _, c := range r.Cases {
+			assert.Equal(t, "restarts", c.Area)
+			assert.Contains(t, c.String(), "restart the runtime: no such unit")
+		}
+	})
+}
+
+// The pods of a run are bounded in number.
+func TestRun_RunsSoManyAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := Rule{Fault: Delay, RPC: "*", Delay: time.Second}
+		start := time.Now()
+		_, err := Run(t.Context(), simulatedConn(t, slow), MaxParallel(1), only(versionCase, readinessCase))
+		require.NoError(t, err)
+		single := time.Since(start)
+		start = time.Now()
+		_, err = Run(t.Context(), simulatedConn(t, slow), MaxParallel(2), only(versionCase, readinessCase))
+		require.NoError(t, err)
+		assert.Less(t, time.Since(start), single)
+	})
+}
