@@ -61,6 +61,7 @@ var allowedImports = map[string][]string{
 	"e2e":                        {},
 	"test/bench":                 {},
 	"test/conformance":           {},
+	"test/kubelet":               {},
 	"test/scenario":              {},
 	"docs":                       {},
 	"internal/atomicfile":        {},

@@ -17,8 +17,8 @@ import (
 
 // options are the flags.
 type options struct {
-	listen, executor, root, stream, serve, as string
-	pause                                     bool
+	listen, executor, root, stream, serve, as, debug string
+	pause                                            bool
 }
 
 func main() {
@@ -27,6 +27,7 @@ func main() {
 	flag.StringVar(&o.executor, "executor", "host", "executor of the containers: host (real processes, no isolation) or simulated")
 	flag.StringVar(&o.root, "root", "", "directory for scratch files (default: a temporary one)")
 	flag.StringVar(&o.stream, "stream", "127.0.0.1:0", "address of exec, attach and port-forward")
+	flag.StringVar(&o.debug, "debug", "", "address of profiles in /debug/pprof, without authentication (default: none)")
 	flag.StringVar(&o.serve, "serve", "", "only serve a web page at this address: the command of the web server images of critest")
 	flag.StringVar(&o.as, "as", "web server", "name of -serve in its output")
 	flag.BoolVar(&o.pause, "pause", false, "wait for a signal: the command of images without one")

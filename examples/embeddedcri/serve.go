@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"os"
 	"path"
 	"path/filepath"
@@ -70,6 +71,14 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if o.debug != "" {
+		profiles, err := net.Listen("tcp", o.debug)
+		if err != nil {
+			return errors.Join(err, lis.Close(), streams.Close())
+		}
+		context.AfterFunc(ctx, func() { _ = profiles.Close() })
+		go func() { _ = http.Serve(profiles, profileHandler()) }() //nolint:gosec // of an operator's own, and ends with the listener
+	}
 	errs := make(chan error, 3)
 	go func() { errs <- server.Run(ctx) }()
 	go func() { errs <- rt.Run(ctx) }()
@@ -92,6 +101,13 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		first = errors.Join(first, <-errs)
 	}
 	return first
+}
+
+// profileHandler serves the profiles of this process.
+func profileHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	return mux
 }
 
 // configure chooses the executor and the images.
