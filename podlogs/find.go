@@ -21,11 +21,11 @@ func Find(pod *runtime.Pod, container string, previous bool) (*runtime.Container
 		}
 		previous = false
 	}
-	kind := "container"
 	if previous || pod.LatestContainer(container) != nil {
-		kind = "previous container"
+		// In the words of the kubelet, by which tools know that there is no such log.
+		return nil, fmt.Errorf("previous terminated container %q in pod %q %w", container, pod.Name, runtime.ErrNotFound)
 	}
-	return nil, fmt.Errorf("%s %q of pod %s/%s in the runtime: %w", kind, container, pod.Namespace, pod.Name, runtime.ErrNotFound)
+	return nil, fmt.Errorf("container %q of pod %s/%s in the runtime: %w", container, pod.Namespace, pod.Name, runtime.ErrNotFound)
 }
 
 // Path returns the path of a container's log, for Log.Path.

@@ -23,9 +23,9 @@ func TestFind(t *testing.T) {
 		"the newest attempt":       {"app", false, 2, ""},
 		"the attempt before":       {"app", true, 1, ""},
 		"the only attempt":         {"other", false, 0, ""},
-		"none before":              {"other", true, 0, `previous container "other" of pod ns/web in the runtime: not found`},
+		"none before":              {"other", true, 0, `previous terminated container "other" in pod "web" not found`},
 		"no such container":        {"none", false, 0, `container "none" of pod ns/web in the runtime: not found`},
-		"no such container so far": {"none", true, 0, `previous container "none" of pod ns/web in the runtime: not found`},
+		"no such container so far": {"none", true, 0, `previous terminated container "none" in pod "web" not found`},
 	} {
 		c, err := podlogs.Find(pod, tt.container, tt.previous)
 		if tt.err != "" {

@@ -56,7 +56,7 @@ func TestCommands(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, out, `"name": "web-n"`)
 	_, err = command("logs", "web-n", "-p", "-c", "c", "--tail", "3")
-	require.ErrorContains(t, err, "previous container")
+	require.ErrorContains(t, err, "previous terminated container")
 	out, err = command("restart", "web-n")
 	require.NoError(t, err)
 	assert.Equal(t, "pod default/web-n restarted\n", out)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,7 +55,7 @@ type realNode struct {
 const staticManifest = `{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {terminationGracePeriodSeconds: 1, containers: [
   {name: main, image: "host:1", command: [sh, -c, 'echo started; exec sleep 1000']}]}}`
 
-// runNode runs an agent with all that docs/kubectl.md describes.
+// runNode runs an agent with processes of this machine.
 func runNode(t *testing.T) *realNode {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,14 +69,29 @@ func runNode(t *testing.T) *realNode {
 	require.NoError(t, err)
 	conn, err := rt.Dial()
 	require.NoError(t, err)
+	stop := start(t, streams.Run)
+	t.Cleanup(func() { // after the agent
+		stop()
+		require.NoError(t, rt.Close())
+		_ = conn.Close()
+	})
+	n := serveNode(t, dir, conn, node.Config{IPs: []string{"127.0.0.1"}, DisableCgroups: true}, staticManifest)
+	n.waitFor(t, "web-"+nodeName, isReady)
+	return n
+}
+
+// serveNode runs an agent with all that docs/kubectl.md describes on a runtime.
+func serveNode(t *testing.T, dir string, conn grpc.ClientConnInterface, cfg node.Config, manifest string) *realNode {
+	t.Helper()
 	events, store := kubeapi.NewEvents(), kubeapi.NewStore(filepath.Join(dir, "pods"))
 	client, err := cri.New(conn, cri.Config{Recorder: events})
 	require.NoError(t, err)
 	manifests := filepath.Join(dir, "manifests")
 	require.NoError(t, os.Mkdir(manifests, 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(manifests, "web.yaml"), []byte(staticManifest), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(manifests, "web.yaml"), []byte(manifest), 0o600))
+	cfg.PodLogsDir = filepath.Join(dir, "logs")
 	a, err := agent.New(
-		agent.WithNodeName(nodeName), agent.WithNode(node.Config{IPs: []string{"127.0.0.1"}, DisableCgroups: true, PodLogsDir: filepath.Join(dir, "logs")}),
+		agent.WithNodeName(nodeName), agent.WithNode(cfg),
 		agent.WithRootDir(filepath.Join(dir, "root")), agent.WithRuntime(client),
 		agent.WithSource("file", podsource.File(manifests)), agent.WithSource("kubectl", store), agent.WithStatusSink(store), agent.WithRecorder(events),
 		agent.WithConfig(podworkers.DrainConfig{Timeout: 20 * time.Second}),
@@ -99,19 +115,11 @@ func runNode(t *testing.T) *realNode {
 	})
 	require.NoError(t, err)
 	n := &realNode{kubeconfig: creds.Kubeconfig()}
-	stop := start(t, streams.Run)
-	stopAgent := start(t, a.Run, api.Run, creds.Run, func(ctx context.Context) error { return srv.Serve(ctx, front) })
-	t.Cleanup(func() {
-		stopAgent()
-		stop()
-		require.NoError(t, rt.Close())
-		_ = conn.Close()
-	})
+	t.Cleanup(start(t, a.Run, api.Run, creds.Run, func(ctx context.Context) error { return srv.Serve(ctx, front) }))
 	n.config, err = clientcmd.BuildConfigFromFlags("", n.kubeconfig)
 	require.NoError(t, err)
 	n.client, err = kubernetes.NewForConfig(n.config)
 	require.NoError(t, err)
-	n.waitFor(t, "web-"+nodeName, isReady)
 	return n
 }
 
@@ -188,7 +196,7 @@ func TestAgent_ClientGo(t *testing.T) {
 			return err == nil && string(b) == "started\n"
 		}, "the log")
 		err := pods.GetLogs(static, &corev1.PodLogOptions{Previous: true}).Do(t.Context()).Error()
-		require.ErrorContains(t, err, "previous container")
+		require.ErrorContains(t, err, "previous terminated container")
 		err = pods.GetLogs(static, &corev1.PodLogOptions{Container: "none"}).Do(t.Context()).Error()
 		assert.True(t, apierrors.IsBadRequest(err), "%v", err)
 		require.ErrorContains(t, err, "container none is not valid for pod "+static)
@@ -280,8 +288,9 @@ func testPortForward(t *testing.T, n *realNode, pod string) {
 	}
 }
 
-// TestAgent_Kubectl runs the unmodified kubectl, if there is one: that of SUBLET_KUBECTL or of PATH.
-func TestAgent_Kubectl(t *testing.T) {
+// findKubectl returns the path of a kubectl, or skips the test.
+func findKubectl(t *testing.T) string {
+	t.Helper()
 	kubectl := os.Getenv("SUBLET_KUBECTL")
 	if kubectl == "" {
 		kubectl, _ = exec.LookPath("kubectl")
@@ -289,6 +298,12 @@ func TestAgent_Kubectl(t *testing.T) {
 	if kubectl == "" {
 		t.Skip("no kubectl: set SUBLET_KUBECTL or put it in PATH")
 	}
+	return kubectl
+}
+
+// TestAgent_Kubectl runs the unmodified kubectl, if there is one: that of SUBLET_KUBECTL or of PATH.
+func TestAgent_Kubectl(t *testing.T) {
+	kubectl := findKubectl(t)
 	n := runNode(t)
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "pod.json"), []byte(strings.ReplaceAll(manifest("job"), `"image":"app:1"`, `"image":"host:1","command":["sleep","1000"]`)), 0o600))

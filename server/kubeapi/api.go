@@ -64,8 +64,9 @@ type API struct {
 	node      *collection
 	spaces    *collection
 	maps      *collection
+	lease     *collection
 	restarts  chan *corev1.Pod
-	openAPI   func() []byte
+	openAPI   func() map[string][]byte // documents by path
 	started   time.Time
 }
 
@@ -81,10 +82,10 @@ func New(cfg Config) (*API, error) {
 	}
 	v := newVersions()
 	a := &API{
-		cfg: cfg, versions: v, node: newCollection(v), spaces: newCollection(v), maps: newCollection(v),
+		cfg: cfg, versions: v, node: newCollection(v), spaces: newCollection(v), maps: newCollection(v), lease: newCollection(v),
 		pods: podView{collection: newCollection(v), refreshing: newSlot(), restarts: map[types.UID]*restart{}}, restarts: make(chan *corev1.Pod), started: time.Now(),
 	}
-	a.openAPI = sync.OnceValue(a.buildOpenAPI)
+	a.openAPI = sync.OnceValue(a.buildOpenAPIs)
 	if cfg.Events != nil {
 		cfg.Events.collection.adopt(v)
 	}

@@ -35,8 +35,9 @@ func (a *API) serveDiscovery(r *request) (handled bool, err error) {
 		return respond(metav1.APIGroupList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIGroupList"}, Groups: a.groups()})
 	case "/openapi/v3":
 		return respond(a.openAPIPaths())
-	case "/openapi/v3/api/v1":
-		r.send(http.StatusOK, a.openAPI())
+	}
+	if document, ok := a.openAPI()[p]; ok {
+		r.send(http.StatusOK, document)
 		return true, nil
 	}
 	for _, gv := range a.groupVersions() {

@@ -26,7 +26,7 @@ func TestDiscovery_AggregatedAndLegacy(t *testing.T) {
 		client.UseLegacyDiscovery = legacy
 		groups, lists, err := client.ServerGroupsAndResources()
 		require.NoError(t, err, name)
-		assert.Len(t, groups, 4, name)
+		assert.Len(t, groups, 5, name)
 		all[name] = map[string]string{}
 		for _, list := range lists {
 			for _, r := range list.APIResources {
@@ -39,7 +39,7 @@ func TestDiscovery_AggregatedAndLegacy(t *testing.T) {
 	}
 	assert.Equal(t, all["legacy"], all["aggregated"])
 	assert.Equal(t, "Podtrue [create delete deletecollection get list patch update watch] [po]", all["legacy"]["v1 pods"])
-	for _, name := range []string{"v1 pods/exec", "v1 pods/log", "v1 pods/ephemeralcontainers", "v1 nodes", "v1 events", "v1 configmaps", "v1 namespaces", "metrics.k8s.io/v1beta1 pods", "authorization.k8s.io/v1 selfsubjectaccessreviews"} {
+	for _, name := range []string{"v1 pods/exec", "v1 pods/log", "v1 pods/ephemeralcontainers", "v1 nodes", "v1 events", "v1 configmaps", "v1 namespaces", "coordination.k8s.io/v1 leases", "metrics.k8s.io/v1beta1 pods", "authorization.k8s.io/v1 selfsubjectaccessreviews"} {
 		assert.Contains(t, all["legacy"], name)
 	}
 	assert.Contains(t, e.get("/apis/metrics.k8s.io").body, `"preferredVersion":{"groupVersion":"metrics.k8s.io/v1beta1"`)
@@ -70,7 +70,11 @@ func TestDiscovery_LeavesOutWhatIsNotServed(t *testing.T) {
 // kubectl explains and validates with it, and computes patches.
 func TestOpenAPI(t *testing.T) {
 	e := newEnv(t, nil)
-	assert.JSONEq(t, `{"paths":{"api/v1":{"serverRelativeURL":"/openapi/v3/api/v1"}}}`, e.get("/openapi/v3").body)
+	assert.JSONEq(t, `{"paths":{"api/v1":{"serverRelativeURL":"/openapi/v3/api/v1"},"apis/coordination.k8s.io/v1":{"serverRelativeURL":"/openapi/v3/apis/coordination.k8s.io/v1"}}}`, e.get("/openapi/v3").body)
+	lease := e.get("/openapi/v3/apis/coordination.k8s.io/v1").body
+	assert.Contains(t, lease, `"x-kubernetes-group-version-kind":[{"group":"coordination.k8s.io","kind":"Lease","version":"v1"}]`)
+	assert.Contains(t, lease, `"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}":`)
+	assert.NotContains(t, lease, "io.k8s.api.core.v1.Pod\"")
 	type property struct {
 		Type, Format, Description string
 		AllOf                     []map[string]string
@@ -91,10 +95,12 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 	require.NoError(t, json.Unmarshal([]byte(e.get("/openapi/v3/api/v1").body), &doc))
-	patch := doc.Paths["/api/v1/namespaces/{namespace}/pods/{name}"]["patch"]
-	require.Len(t, patch.Parameters, 3)
-	assert.Equal(t, "fieldValidation", patch.Parameters[2].Name)
-	assert.NotContains(t, doc.Paths["/api/v1/nodes/{name}"], "patch")
+	// Without this parameter kubectl asks for a document that is not served, and does not say what the server refuses.
+	for _, path := range []string{"/api/v1/namespaces/{namespace}/pods/{name}", "/api/v1/nodes/{name}", "/api/v1/namespaces/{namespace}/secrets/{name}"} {
+		patch := doc.Paths[path]["patch"]
+		require.Len(t, patch.Parameters, 3, path)
+		assert.Equal(t, "fieldValidation", patch.Parameters[2].Name)
+	}
 	pod := doc.Components.Schemas["io.k8s.api.core.v1.Pod"]
 	assert.Equal(t, []map[string]string{{"group": "", "version": "v1", "kind": "Pod"}}, pod.GVK)
 	assert.Equal(t, "string", pod.Properties["kind"].Type, "of the embedded type")

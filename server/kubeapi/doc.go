@@ -14,7 +14,7 @@
 // Then kubectl --kubeconfig DIR/kubeconfig get pods works. It serves:
 //
 //   - pods, with their logs, exec, attach and port-forward, by the handlers of package
-//     server; the node; events, with an Events as the recorder of the agent; namespaces,
+//     server; the node and its lease; events, with an Events as the recorder of the agent; namespaces,
 //     which are those of the pods; ConfigMaps; and the usage of pods and the node, for
 //     kubectl top. Secrets are not served.
 //   - get, list and watch with label and field selectors, as objects or as the tables

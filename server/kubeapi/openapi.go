@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,9 +16,27 @@ import (
 // documentation and how patches merge them. kubectl explains fields with it, computes
 // patches, and learns that the server validates fields.
 
+const openAPIRoot = "/openapi/v3"
+
 // openAPIPaths lists the documents.
 func (a *API) openAPIPaths() any {
-	return map[string]any{"paths": map[string]any{"api/v1": map[string]string{"serverRelativeURL": "/openapi/v3/api/v1"}}}
+	paths := node{}
+	for path := range a.openAPI() {
+		paths[strings.TrimPrefix(path, openAPIRoot+"/")] = node{"serverRelativeURL": path}
+	}
+	return node{"paths": paths}
+}
+
+// documentedTypes returns the types of the API that are documented, by group and kind.
+func documentedTypes() map[string]map[string]reflect.Type {
+	return map[string]map[string]reflect.Type{
+		"": {
+			"Pod": reflect.TypeFor[corev1.Pod](), "Node": reflect.TypeFor[corev1.Node](), "Namespace": reflect.TypeFor[corev1.Namespace](),
+			"ConfigMap": reflect.TypeFor[corev1.ConfigMap](), "Event": reflect.TypeFor[corev1.Event](), "Secret": reflect.TypeFor[corev1.Secret](),
+			"DeleteOptions": reflect.TypeFor[metav1.DeleteOptions](),
+		},
+		coordinationv1.GroupName: {"Lease": reflect.TypeFor[coordinationv1.Lease]()},
+	}
 }
 
 // node is a part of the document.
@@ -26,24 +45,33 @@ type node = map[string]any
 // schemas collects the schemas of types.
 type schemas node
 
-// buildOpenAPI returns the document of the core group.
-func (a *API) buildOpenAPI() []byte {
-	all, paths := schemas{}, node{}
-	for kind, v := range map[string]any{
-		"Pod": corev1.Pod{}, "Node": corev1.Node{}, "Namespace": corev1.Namespace{}, "ConfigMap": corev1.ConfigMap{}, "Event": corev1.Event{}, "DeleteOptions": metav1.DeleteOptions{},
-	} {
-		t := reflect.TypeOf(v)
-		all.ref(t)
-		if s, ok := all[schemaName(t)].(node); ok {
-			s["x-kubernetes-group-version-kind"] = []node{{"group": "", "version": "v1", "kind": kind}}
+// buildOpenAPIs returns the documents of the groups that are served, by path.
+func (a *API) buildOpenAPIs() map[string][]byte {
+	all := map[string][]byte{}
+	types := documentedTypes()
+	for _, gv := range a.groupVersions() {
+		if types[gv.group] != nil {
+			all[openAPIRoot+gv.path()] = a.buildOpenAPI(gv, types[gv.group])
 		}
 	}
-	for _, res := range a.of(groupVersion{version: "v1"}) {
-		path := "/api/v1/"
+	return all
+}
+
+// buildOpenAPI returns the document of a group.
+func (a *API) buildOpenAPI(gv groupVersion, types map[string]reflect.Type) []byte {
+	all, paths := schemas{}, node{}
+	for kind, t := range types {
+		all.ref(t)
+		if s, ok := all[schemaName(t)].(node); ok {
+			s["x-kubernetes-group-version-kind"] = []node{{"group": gv.group, "version": gv.version, "kind": kind}}
+		}
+	}
+	for _, res := range a.of(gv) {
+		path := gv.path() + "/"
 		if res.namespaced {
 			path += "namespaces/{namespace}/"
 		}
-		paths[path+res.name+"/{name}"] = operations(res)
+		paths[path+res.name+"/{name}"] = operations(res, types[res.kind])
 	}
 	b, _ := json.Marshal(node{ // it has strings, maps and lists only
 		"openapi": "3.0.0", "info": node{"title": "Kubernetes API of a node alone", "version": kubernetesVersion},
@@ -52,29 +80,28 @@ func (a *API) buildOpenAPI() []byte {
 	return b
 }
 
-// operations returns those of one object that kubectl looks for.
-func operations(res *resource) node {
+// operations returns those of one object that kubectl looks for. A patch is among them even
+// where the response is that it is not supported: kubectl validates a manifest by itself
+// unless the server says here that it does, needs a document of OpenAPI v2 for that, and
+// then reports that there is none instead of what the server has against the change.
+func operations(res *resource, t reflect.Type) node {
 	gvk := node{"group": res.group, "version": res.version, "kind": res.kind}
-	ref := node{"$ref": "#/components/schemas/io.k8s.api.core.v1." + res.kind}
+	ref := node{"$ref": "#/components/schemas/" + schemaName(t)}
 	ok := node{"200": node{"description": "OK", "content": node{"application/json": node{"schema": ref}}}}
-	out := node{"get": node{"responses": ok, "x-kubernetes-action": "get", "x-kubernetes-group-version-kind": gvk}}
-	for _, verb := range res.verbs {
-		if verb != "patch" {
-			continue
-		}
-		parameter := func(name string) node {
-			return node{"name": name, "in": "query", "schema": node{"type": "string", "uniqueItems": true}}
-		}
-		body, content := node{"schema": node{"type": "object"}}, node{}
-		for _, mediaType := range []string{"application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"} {
-			content[mediaType] = body
-		}
-		out["patch"] = node{
+	parameter := func(name string) node {
+		return node{"name": name, "in": "query", "schema": node{"type": "string", "uniqueItems": true}}
+	}
+	body, content := node{"schema": node{"type": "object"}}, node{}
+	for _, mediaType := range []string{"application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"} {
+		content[mediaType] = body
+	}
+	return node{
+		"get": node{"responses": ok, "x-kubernetes-action": "get", "x-kubernetes-group-version-kind": gvk},
+		"patch": node{
 			"parameters": []node{parameter("dryRun"), parameter("fieldManager"), parameter("fieldValidation")}, "requestBody": node{"content": content},
 			"responses": ok, "x-kubernetes-action": "patch", "x-kubernetes-group-version-kind": gvk,
-		}
+		},
 	}
-	return out
 }
 
 // schemaName is that of Kubernetes for a type.

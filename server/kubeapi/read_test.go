@@ -93,8 +93,8 @@ func TestAPI_OtherObjects(t *testing.T) {
 	core := e.client.CoreV1()
 	spaces, err := core.Namespaces().List(t.Context(), metav1.ListOptions{FieldSelector: "status.phase=Active"})
 	require.NoError(t, err)
-	require.Len(t, spaces.Items, 3)
-	assert.Equal(t, []string{"default", "kube-system", "shop"}, []string{spaces.Items[0].Name, spaces.Items[1].Name, spaces.Items[2].Name})
+	require.Len(t, spaces.Items, 4)
+	assert.Equal(t, []string{"default", "kube-node-lease", "kube-system", "shop"}, []string{spaces.Items[0].Name, spaces.Items[1].Name, spaces.Items[2].Name, spaces.Items[3].Name})
 	assert.Equal(t, corev1.NamespaceActive, spaces.Items[2].Status.Phase)
 	_, err = core.Namespaces().Get(t.Context(), "shop", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -143,7 +143,7 @@ func TestAPI_Tables(t *testing.T) {
 	assert.Empty(t, table(pods + "/a?includeObject=None").Rows[0].Object.Raw)
 	for path, cells := range map[string][]any{
 		"/api/v1/namespaces/shop":                 {"shop", "Active", "0s"},
-		"/api/v1/nodes/" + nodeName:               {nodeName, "Ready", "<none>", "0s", "", "<none>", "<none>", "<unknown>", "<unknown>", "<unknown>"},
+		"/api/v1/nodes/" + nodeName:               {nodeName, "Ready", "<none>", "0s", "v1.37.0+sublet", "<none>", "<none>", "<unknown>", "<unknown>", "<unknown>"},
 		"/api/v1/namespaces/shop/configmaps/conf": {"conf", 2.0, "0s"},
 	} {
 		row := table(path).Rows[0].Cells

@@ -53,7 +53,7 @@ func (a *API) allResources() []*resource {
 		all = append(all, &resource{
 			version: "v1", name: "nodes", singular: "node", kind: "Node", shortNames: []string{"no"}, verbs: read,
 			collection: a.node, refresh: a.refreshNode, fields: clusterFields, table: nodeTable(),
-		})
+		}, a.leaseResource())
 	}
 	if a.cfg.Events != nil {
 		all = append(all, &resource{
@@ -154,6 +154,9 @@ func (a *API) refreshNode(ctx context.Context) error {
 	n.Name = a.cfg.NodeName
 	if n.UID == "" {
 		n.UID = derivedUID("node", n.Name)
+	}
+	if n.Status.NodeInfo.KubeletVersion == "" {
+		n.Status.NodeInfo.KubeletVersion = kubernetesVersion
 	}
 	if n.CreationTimestamp.IsZero() {
 		n.CreationTimestamp = metav1.Time{Time: a.started.Truncate(seconds)}
