@@ -42,9 +42,11 @@ var allowedImports = map[string][]string{
 	"cgroup":                     {"podspec", "runtime"},
 	"node":                       {"cgroup", "internal/safe", "runtime"}, // cgroup for the type of its driver
 	"stats":                      {"internal/diskusage", "internal/monotonic", "podspec", "runtime"},
-	"devices":                    {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
+	"topology":                   {"internal/safe", "podspec"},
+	"cpumanager":                 {"internal/atomicfile", "internal/safe", "podspec", "runtime", "topology"},
+	"devices":                    {"internal/atomicfile", "internal/safe", "podspec", "runtime", "topology"},
 	"devices/deviceplugin":       {"devices", "internal/pathname", "internal/unixsocket", "runtime"},
-	"devices/podresources":       {"devices", "internal/unixsocket", "podspec"},
+	"devices/podresources":       {"devices", "internal/unixsocket", "podspec", "topology"},
 	"pluginregistry":             {"internal/safe"},
 	"eviction":                   {"internal/safe", "podspec", "runtime"},
 	"imagegc":                    {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},

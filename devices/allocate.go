@@ -16,6 +16,7 @@ import (
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/topology"
 )
 
 // Inject returns what the container needs to use the devices that it requests. It
@@ -132,7 +133,7 @@ func (m *Manager) choose(ctx context.Context, pod *corev1.Pod, container string,
 		return nil, nil, err
 	}
 	ids := pick(wish, slices.Concat(c.reusable, c.free), n)
-	m.record(pod.UID, container, name, allocation{IDs: ids})
+	m.record(pod.UID, container, name, allocation{IDs: ids, near: c.near})
 	return ids, c.plugin, nil
 }
 
@@ -151,8 +152,9 @@ func pick(wish, available []string, n int) []string {
 // candidates are the devices that a container can get.
 type candidates struct {
 	plugin   Plugin
-	reusable []string // of init containers of the pod, which run before
-	free     []string // not allocated, sorted
+	reusable []string     // of init containers of the pod, which run before
+	free     []string     // not allocated, sorted
+	near     topology.Set // the NUMA nodes that they were chosen by, if any
 }
 
 // candidates returns what a container can get. It is an error if that is too little.
@@ -168,7 +170,12 @@ func (m *Manager) candidates(pod *corev1.Pod, container string, name corev1.Reso
 	}
 	c := candidates{plugin: r.plugin, reusable: m.reusable(pod, container, name)}
 	c.reusable = slices.DeleteFunc(c.reusable, func(id string) bool { return !r.devices[id].Healthy })
-	used := m.used(name)
+	used, own := m.used(name), m.pods[pod.UID][container][name]
+	if own.Injection == nil {
+		for _, id := range own.IDs { // set aside for this container
+			delete(used, id)
+		}
+	}
 	for _, id := range slices.Sorted(maps.Keys(r.devices)) {
 		if r.devices[id].Healthy && !used[id] {
 			c.free = append(c.free, id)
@@ -177,7 +184,7 @@ func (m *Manager) candidates(pod *corev1.Pod, container string, name corev1.Reso
 	if have := len(c.reusable) + len(c.free); have < n {
 		return candidates{}, fmt.Errorf("%w: %d requested, %d free of %d", ErrNotEnough, n, have, len(r.devices))
 	}
-	return c, nil
+	return c.prefer(r, own.near, n), nil
 }
 
 // used returns the ids of a resource that a pod has. m.mu is locked.
@@ -235,13 +242,13 @@ func (m *Manager) allocate(ctx context.Context, pod *corev1.Pod, container strin
 	cancel()
 	if err == nil {
 		m.mu.Lock()
-		m.record(pod.UID, container, name, allocation{IDs: ids, Injection: &injection})
+		m.record(pod.UID, container, name, allocation{IDs: ids, Injection: &injection, near: m.pods[pod.UID][container][name].near})
 		m.mu.Unlock()
 		err = m.save()
 	}
 	if err != nil {
 		m.mu.Lock()
-		m.forget(pod.UID, container, name)
+		m.cancel(pod.UID, container, name)
 		m.mu.Unlock()
 	}
 	if m.cfg.Hooks.Allocated != nil {
@@ -264,6 +271,15 @@ func (m *Manager) record(uid types.UID, container string, name corev1.ResourceNa
 	}
 	m.pods[uid][container][name] = a
 	m.unsaved = m.unsaved || a.Injection != nil
+}
+
+// cancel undoes an allocation that failed. What was set aside before stays so. m.mu is locked.
+func (m *Manager) cancel(uid types.UID, container string, name corev1.ResourceName) {
+	if a := m.pods[uid][container][name]; a.near.Len() > 0 {
+		m.record(uid, container, name, allocation{IDs: a.IDs, near: a.near})
+		return
+	}
+	m.forget(uid, container, name)
 }
 
 // forget removes an allocation. m.mu is locked.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/topology"
 )
 
 // Device is one device of a resource.
@@ -88,8 +89,10 @@ type Config struct {
 	// PreStartTimeout bounds each call of PreStarter.PreStart. Default: 30 seconds, as
 	// the device plugin API says.
 	PreStartTimeout time.Duration
-	Hooks           Hooks
-	Logger          *slog.Logger // default: discard
+	// NUMANodes are those of the machine, for Hints. Default: there are no hints.
+	NUMANodes topology.Set
+	Hooks     Hooks
+	Logger    *slog.Logger // default: discard
 }
 
 // Errors that Inject wraps.
@@ -133,6 +136,8 @@ type allocation struct {
 	IDs []string `json:"ids"`
 	// Injection is nil while the plugin has not answered yet.
 	Injection *runtime.Injection `json:"injection,omitempty"`
+	// near are the NUMA nodes from which Reserve has set devices aside.
+	near topology.Set
 }
 
 // New returns a Manager. It checks cfg and does no I/O.

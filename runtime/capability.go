@@ -23,7 +23,7 @@ import (
 //	func (t traced) Unwrap() any { return t.Runtime }
 //
 // The capabilities are ContainerRemover, LogReopener, ImageStore, ImageUser,
-// ImageFSReporter, SandboxImageReporter, ContainerStatsReporter,
+// ImageFSReporter, SandboxImageReporter, ContainerStatsReporter, CpusetUpdater,
 // CgroupDriverReporter, TimestampedWatcher, PodUpdater, PodDialer, Streamer, PodSyncer,
 // PodLogReader, ContainerCheckpointer and OwnerSetter.
 func Capability[T any](rt any) (T, bool) { return capability.Of[T](rt) }
@@ -79,6 +79,14 @@ type SandboxImageReporter interface {
 // Without it their usage is unknown, and no pod is evicted because of it.
 type ContainerStatsReporter interface {
 	ContainerStats(ctx context.Context) ([]ContainerUsage, error)
+}
+
+// CpusetUpdater is the capability of a runtime that can move a running container to other
+// CPUs. Package cpumanager needs it.
+type CpusetUpdater interface {
+	// UpdateCpuset changes the CPUs of a container, and the nodes of its memory. An empty
+	// list is no change.
+	UpdateCpuset(ctx context.Context, containerID string, set Cpuset) error
 }
 
 // CgroupDriverReporter is the capability of a runtime that reports its cgroup driver.

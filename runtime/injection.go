@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,6 +19,15 @@ type Injection struct {
 	// CDIDevices are fully qualified names of the Container Device Interface, such as
 	// vendor.com/gpu=0.
 	CDIDevices []string `json:"cdiDevices,omitempty"`
+	// Cpuset may change while the container runs, so that it is no part of the Hash.
+	Cpuset Cpuset `json:"-"`
+}
+
+// Cpuset says where a container runs on the node: lists in the form of the kernel, such as
+// 0-3,8. An empty one is no restriction, or no change.
+type Cpuset struct {
+	CPUs        string
+	MemoryNodes string // NUMA nodes of its memory
 }
 
 // InjectedMount is a path of the node that is mounted into a container.
@@ -36,7 +46,7 @@ type InjectedDevice struct {
 
 // IsZero reports whether nothing is injected.
 func (i Injection) IsZero() bool {
-	return len(i.Env)+len(i.Mounts)+len(i.Devices)+len(i.Annotations)+len(i.CDIDevices) == 0
+	return len(i.Env)+len(i.Mounts)+len(i.Devices)+len(i.Annotations)+len(i.CDIDevices) == 0 && i.Cpuset == Cpuset{}
 }
 
 // Merge returns the injections of i and more together. The same mount, device, variable or
@@ -53,6 +63,10 @@ func (i Injection) Merge(more Injection) (Injection, error) {
 			return contradiction("device at", a.ContainerPath, b.ContainerPath, a == b)
 		}, &errs),
 		CDIDevices: mergeLists(i.CDIDevices, more.CDIDevices, func(string, string) error { return nil }, &errs),
+		Cpuset: Cpuset{
+			CPUs:        mergeStrings("CPUs", i.Cpuset.CPUs, more.Cpuset.CPUs, &errs),
+			MemoryNodes: mergeStrings("memory nodes", i.Cpuset.MemoryNodes, more.Cpuset.MemoryNodes, &errs),
+		},
 	}
 	return out, errors.Join(errs...)
 }
@@ -62,6 +76,13 @@ func contradiction(what, a, b string, same bool) error {
 		return nil
 	}
 	return fmt.Errorf("two different injections of the %s %s", what, a)
+}
+
+func mergeStrings(what, a, b string, errs *[]error) string {
+	if a != "" && b != "" && a != b {
+		*errs = append(*errs, fmt.Errorf("two different injections of the %s", what))
+	}
+	return cmp.Or(b, a)
 }
 
 func mergeMaps(what string, a, b map[string]string, errs *[]error) map[string]string {
@@ -97,8 +118,9 @@ func mergeLists[T comparable](a, b []T, check func(a, b T) error, errs *[]error)
 }
 
 // Hash returns a hash of what is injected, "" if nothing is. The order of lists counts, as
-// it does for a runtime.
+// it does for a runtime. The Cpuset does not count.
 func (i Injection) Hash() string {
+	i.Cpuset = Cpuset{}
 	if i.IsZero() {
 		return ""
 	}

@@ -15,6 +15,7 @@ func full() runtime.Injection {
 		Devices:     []runtime.InjectedDevice{{HostPath: "/dev/a", ContainerPath: "/dev/b", Permissions: "rw"}},
 		Annotations: map[string]string{"k": "v"},
 		CDIDevices:  []string{"vendor.example/gpu=0"},
+		Cpuset:      runtime.Cpuset{CPUs: "0-1", MemoryNodes: "0"},
 	}
 }
 
@@ -41,8 +42,9 @@ func TestInjection_MergeReportsContradictions(t *testing.T) {
 		Mounts:      []runtime.InjectedMount{{HostPath: "/other", ContainerPath: "/c/"}},
 		Devices:     []runtime.InjectedDevice{{HostPath: "/dev/a", ContainerPath: "/dev/b", Permissions: "r"}},
 		Annotations: map[string]string{"k": "w"},
+		Cpuset:      runtime.Cpuset{CPUs: "2", MemoryNodes: "1"},
 	})
-	for _, want := range []string{"variable A", "mount at /c", "device at /dev/b", "annotation k"} {
+	for _, want := range []string{"CPUs", "memory nodes", "variable A", "mount at /c", "device at /dev/b", "annotation k"} {
 		require.ErrorContains(t, err, "two different injections of the "+want)
 	}
 	require.Equal(t, full(), first, "the arguments are not changed")
@@ -52,6 +54,11 @@ func TestInjection_Hash(t *testing.T) {
 	require.Empty(t, runtime.Injection{Env: map[string]string{}}.Hash())
 	require.True(t, runtime.Injection{Env: map[string]string{}}.IsZero())
 	hash := full().Hash()
+	moved := full()
+	moved.Cpuset = runtime.Cpuset{CPUs: "7"}
+	require.Equal(t, hash, moved.Hash(), "a container is moved to other CPUs while it runs")
+	require.Empty(t, runtime.Injection{Cpuset: runtime.Cpuset{CPUs: "0"}}.Hash())
+	require.False(t, runtime.Injection{Cpuset: runtime.Cpuset{CPUs: "0"}}.IsZero())
 	require.Equal(t, hash, full().Hash())
 	for name, change := range map[string]func(*runtime.Injection){
 		"variable":   func(i *runtime.Injection) { i.Env = map[string]string{"A": "2"} },

@@ -89,6 +89,7 @@ type Resources struct {
 	// NoCPUQuota means that the node enforces no CPU limits, so that a nil CPULimit has
 	// no meaning.
 	NoCPUQuota bool
+	Cpuset     Cpuset // as the runtime reports it
 }
 
 // Image is one image on the node.

@@ -21,6 +21,7 @@ import (
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/internal/unixsocket"
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/topology"
 )
 
 // Requests above this rate are rejected with ResourceExhausted, as by the kubelet.
@@ -35,7 +36,13 @@ type Devices interface {
 	Devices() map[corev1.ResourceName][]devices.Device
 }
 
-// Config describes a Server. All fields but Logger are required.
+// CPUs knows which CPUs containers have for themselves. *cpumanager.Manager does.
+type CPUs interface {
+	CPUs(uid types.UID, container string) topology.Set
+	AllocatableCPUs() topology.Set
+}
+
+// Config describes a Server. All fields but CPUs and Logger are required.
 type Config struct {
 	// Path is the absolute path of the socket. Its directory is created with mode 0700 if
 	// it is missing. Clients usually expect /var/lib/kubelet/pod-resources/kubelet.sock.
@@ -43,6 +50,7 @@ type Config struct {
 	// Pods returns the pods of the node with their statuses. They are read-only.
 	Pods    func() []*corev1.Pod
 	Devices Devices
+	CPUs    CPUs         // default: no container has CPUs for itself
 	Logger  *slog.Logger // default: discard
 }
 
@@ -129,9 +137,13 @@ func (s *Server) Get(_ context.Context, req *api.GetPodResourcesRequest) (*api.G
 	return nil, status.Errorf(codes.NotFound, "no pod %q in namespace %q runs on this node", req.GetPodName(), req.GetPodNamespace())
 }
 
-// GetAllocatableResources returns the healthy devices, allocated or not.
+// GetAllocatableResources returns the healthy devices, allocated or not, and the CPUs that
+// containers can have for themselves.
 func (s *Server) GetAllocatableResources(context.Context, *api.AllocatableResourcesRequest) (*api.AllocatableResourcesResponse, error) {
 	r := &api.AllocatableResourcesResponse{}
+	if s.cfg.CPUs != nil {
+		r.CpuIds = cpuIDs(s.cfg.CPUs.AllocatableCPUs())
+	}
 	for name, list := range s.cfg.Devices.Devices() {
 		list = slices.DeleteFunc(list, func(d devices.Device) bool { return !d.Healthy })
 		r.Devices = append(r.Devices, containerDevices(name, list)...)
@@ -150,14 +162,30 @@ func (s *Server) podResources(pod *corev1.Pod) *api.PodResources {
 	r := &api.PodResources{Name: pod.Name, Namespace: pod.Namespace}
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; podspec.IsSidecar(c) {
-			r.Containers = append(r.Containers, &api.ContainerResources{Name: c.Name, Devices: byContainer[c.Name]})
+			r.Containers = append(r.Containers, s.containerResources(pod.UID, c.Name, byContainer[c.Name]))
 		}
 	}
 	for i := range pod.Spec.Containers {
 		name := pod.Spec.Containers[i].Name
-		r.Containers = append(r.Containers, &api.ContainerResources{Name: name, Devices: byContainer[name]})
+		r.Containers = append(r.Containers, s.containerResources(pod.UID, name, byContainer[name]))
 	}
 	return r
+}
+
+func (s *Server) containerResources(uid types.UID, name string, list []*api.ContainerDevices) *api.ContainerResources {
+	r := &api.ContainerResources{Name: name, Devices: list}
+	if s.cfg.CPUs != nil {
+		r.CpuIds = cpuIDs(s.cfg.CPUs.CPUs(uid, name))
+	}
+	return r
+}
+
+func cpuIDs(cpus topology.Set) []int64 {
+	var ids []int64
+	for _, id := range cpus.IDs() {
+		ids = append(ids, int64(id))
+	}
+	return ids
 }
 
 // containerDevices returns an entry for each device, because each has its own topology.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/devices/podresources"
+	"github.com/sublet-dev/agent/topology"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -150,4 +151,26 @@ func TestRun_NeedsItsDirectory(t *testing.T) {
 	err = s.Run(t.Context())
 	var failed *os.PathError
 	require.True(t, errors.As(err, &failed), "%v", err)
+}
+
+// fakeCPUs are those that each container has for itself, out of four.
+type fakeCPUs map[string]topology.Set
+
+func (f fakeCPUs) CPUs(uid types.UID, container string) topology.Set {
+	return f[string(uid)+"/"+container]
+}
+func (fakeCPUs) AllocatableCPUs() topology.Set { return topology.NewSet(1, 2, 3) }
+
+func TestServer_ReportsCPUs(t *testing.T) {
+	c := serve(t, podresources.Config{
+		Pods:    func() []*corev1.Pod { return []*corev1.Pod{pod("p", corev1.PodRunning, "main", "other")} },
+		Devices: fakeDevices{}, CPUs: fakeCPUs{"p/main": topology.NewSet(2, 3)},
+	})
+	list, err := c.List(t.Context(), &api.ListPodResourcesRequest{})
+	require.NoError(t, err)
+	require.Equal(t, []int64{2, 3}, list.GetPodResources()[0].GetContainers()[0].GetCpuIds())
+	require.Empty(t, list.GetPodResources()[0].GetContainers()[1].GetCpuIds())
+	all, err := c.GetAllocatableResources(t.Context(), &api.AllocatableResourcesRequest{})
+	require.NoError(t, err)
+	require.Equal(t, []int64{1, 2, 3}, all.GetCpuIds())
 }

@@ -44,6 +44,7 @@ type flags struct {
 	reclaim                        reclaimFlags
 	kube                           kubeFlags
 	devices                        deviceFlags
+	topology                       topologyFlags
 	kubeAPI                        kubeAPIFlags
 	debug                          debugFlags
 }
@@ -66,6 +67,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	f.reclaim.define(fs)
 	f.kube.define(fs)
 	f.devices.define(fs)
+	f.topology.define(fs)
 	f.kubeAPI.define(fs)
 	f.debug.define(fs)
 	var unsupported []string
@@ -169,6 +171,7 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	f.reclaim.check(fail)
 	f.kube.check(fail)
 	f.devices.check(fail)
+	f.topology.check(f.devices.pluginDir != "", fail)
 	f.kubeAPI.check(f, fail)
 }
 

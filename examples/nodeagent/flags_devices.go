@@ -5,12 +5,12 @@ import (
 	"log/slog"
 	"path/filepath"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/cpumanager"
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/devices/deviceplugin"
 	"github.com/sublet-dev/agent/devices/podresources"
+	"github.com/sublet-dev/agent/topology"
 )
 
 // deviceFlags are about device plugins. A kubelet has fixed paths for both.
@@ -28,15 +28,16 @@ func (f *deviceFlags) check(fail func(bad bool, format string, args ...any)) {
 	fail(f.resourcesSocket != "" && f.pluginDir == "", "-pod-resources-socket needs -device-plugin-dir: without plugins there are no devices")
 }
 
-// options returns what gives pods the devices of plugins.
-func (f *deviceFlags) options(rootDir string, log *slog.Logger) ([]agent.Option, error) {
+// manager returns what allocates devices, nil without plugins.
+func (f *deviceFlags) manager(rootDir string, nodes topology.Set, log *slog.Logger) (*devices.Manager, error) {
 	if f.pluginDir == "" {
 		return nil, nil
 	}
-	m, err := devices.New(devices.Config{StateFile: filepath.Join(rootDir, "devices.json"), Logger: log})
-	if err != nil {
-		return nil, err
-	}
+	return devices.New(devices.Config{StateFile: filepath.Join(rootDir, "devices.json"), NUMANodes: nodes, Logger: log})
+}
+
+// options returns what gives pods the devices of plugins.
+func (f *deviceFlags) options(m *devices.Manager, cpus *cpumanager.Manager, log *slog.Logger) []agent.Option {
 	opts := []agent.Option{
 		agent.WithInjector(m),
 		agent.WithRunner("device plugins", func(*agent.Components) (agent.Runner, error) {
@@ -44,10 +45,13 @@ func (f *deviceFlags) options(rootDir string, log *slog.Logger) ([]agent.Option,
 		}),
 	}
 	if f.resourcesSocket == "" {
-		return opts, nil
+		return opts
 	}
 	return append(opts, agent.WithRunner("pod resources", func(c *agent.Components) (agent.Runner, error) {
-		pods := func() []*corev1.Pod { return c.StatusManager.Pods() }
-		return podresources.New(podresources.Config{Path: f.resourcesSocket, Pods: pods, Devices: m, Logger: log})
-	})), nil
+		cfg := podresources.Config{Path: f.resourcesSocket, Pods: c.StatusManager.Pods, Devices: m, Logger: log}
+		if cpus != nil {
+			cfg.CPUs = cpus
+		}
+		return podresources.New(cfg)
+	}))
 }

@@ -73,7 +73,9 @@ func (f *flags) resources() (nodeResources, error) {
 	if err := errors.Join(errKube, errSystem, errHard); err != nil {
 		return nodeResources{}, err
 	}
-	r, err := node.Available(capacity, node.Reservations{Kube: kube, System: system, Eviction: eviction.Reservation(capacity, thresholds)})
+	reserved := node.Reservations{Kube: kube, System: system, Eviction: eviction.Reservation(capacity, thresholds)}
+	f.topology.reserve(&reserved)
+	r, err := node.Available(capacity, reserved)
 	if err != nil {
 		return nodeResources{}, fmt.Errorf("resources of this node: %w", err)
 	}

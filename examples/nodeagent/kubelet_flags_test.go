@@ -37,7 +37,7 @@ func TestParse_AcceptsNamesOfTheKubelet(t *testing.T) {
 func TestParse_ExplainsUnsupportedFlagsOfTheKubelet(t *testing.T) {
 	for _, arg := range []string{
 		"--config=/x", "--address=0.0.0.0", "--read-only-port=0", "--feature-gates=A=true", "--fail-swap-on", "--node-status-update-frequency=1s",
-		"--serialize-image-pulls=false", "--event-qps=1", "--cpu-manager-policy=static", "--rotate-certificates",
+		"--serialize-image-pulls=false", "--event-qps=1", "--cpu-manager-policy-options=x=y", "--rotate-certificates",
 	} {
 		_, err := parse([]string{"-manifests", "/m", arg}, io.Discard)
 		assert.ErrorContains(t, err, "is a flag of the kubelet that nodeagent does not support; ", arg)

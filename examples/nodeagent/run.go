@@ -144,11 +144,11 @@ func options(f flags, log *slog.Logger, api *kubeAPI) ([]agent.Option, error) {
 		return nil, err
 	}
 	opts = append(opts, gc...)
-	devices, err := f.devices.options(f.rootDir, log)
+	resources, err := f.resourceOptions(log)
 	if err != nil {
 		return nil, err
 	}
-	opts = append(opts, devices...)
+	opts = append(opts, resources...)
 	if f.manifests != "" {
 		opts = append(opts, agent.WithSource("file", podsource.File(f.manifests, podsource.FileRescan(f.fileCheck), podsource.FileLogger(log))))
 	}

@@ -131,6 +131,19 @@ func TestClient_CgroupDriverOfContainerd(t *testing.T) {
 	assert.Equal(t, "cgroupfs", driver)
 }
 
+// An update of the cpuset changes nothing else of the container.
+func TestUpdateCpuset(t *testing.T) {
+	f := newFake()
+	c := f.client(t, Config{})
+	require.NoError(t, c.UpdateCpuset(t.Context(), "ct-1", runtime.Cpuset{CPUs: "2-3", MemoryNodes: "1"}))
+	require.Len(t, f.updates, 1)
+	require.Equal(t, "ct-1", f.updates[0].GetContainerId())
+	linux := f.updates[0].GetLinux()
+	require.Equal(t, "2-3", linux.GetCpusetCpus())
+	require.Equal(t, "1", linux.GetCpusetMems())
+	require.Zero(t, linux.GetCpuShares()+linux.GetCpuQuota()+linux.GetCpuPeriod()+linux.GetMemoryLimitInBytes(), "no change")
+}
+
 func TestReopenLog(t *testing.T) {
 	c := newFake().client(t, Config{})
 	require.NoError(t, c.ReopenLog(t.Context(), "ct-1"))

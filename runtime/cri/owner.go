@@ -23,6 +23,7 @@ var (
 	_ runtime.ImageFSReporter        = (*Client)(nil)
 	_ runtime.SandboxImageReporter   = (*Client)(nil)
 	_ runtime.ContainerStatsReporter = (*Client)(nil)
+	_ runtime.CpusetUpdater          = (*Client)(nil)
 	_ runtime.CgroupDriverReporter   = (*Client)(nil)
 	_ runtime.TimestampedWatcher     = (*Client)(nil)
 	_ runtime.PodDialer              = (*Client)(nil)

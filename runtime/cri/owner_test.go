@@ -137,7 +137,7 @@ func TestClient_ChangesNothingOfOthers(t *testing.T) {
 			_, _, execErr := c.Exec(t.Context(), id, []string{"true"}, 0, 0)
 			for what, err := range map[string]error{
 				"remove": c.RemoveContainer(t.Context(), id), "stop": c.stopContainer(t.Context(), id, 0),
-				"exec": execErr, "reopen log": c.ReopenLog(t.Context(), id),
+				"exec": execErr, "reopen log": c.ReopenLog(t.Context(), id), "cpuset": c.UpdateCpuset(t.Context(), id, runtime.Cpuset{CPUs: "0"}),
 			} {
 				assert.ErrorIs(t, err, runtime.ErrNotOwner, "%s: %s %s", name, what, id)
 			}

@@ -26,6 +26,16 @@ func (t *applyRun) updateResources(ctx context.Context, a runtime.Action) error 
 	return err
 }
 
+// UpdateCpuset implements runtime.CpusetUpdater.
+func (c *Client) UpdateCpuset(ctx context.Context, containerID string, set runtime.Cpuset) error {
+	if err := c.mayChangeContainer(ctx, containerID); err != nil {
+		return fmt.Errorf("update cpuset: %w", err)
+	}
+	_, err := do(ctx, c, "UpdateContainerResources", containerID, c.cfg.Timeout, c.rs.UpdateContainerResources,
+		&v1.UpdateContainerResourcesRequest{ContainerId: containerID, Linux: &v1.LinuxContainerResources{CpusetCpus: set.CPUs, CpusetMems: set.MemoryNodes}})
+	return err
+}
+
 // update turns the resources of a new container into a change: there zero is no
 // limit, here it is no change.
 func update(r *v1.LinuxContainerResources) *v1.LinuxContainerResources {

@@ -48,6 +48,7 @@ func (tr *Translator) Container(in ContainerInput) (*v1.ContainerConfig, error) 
 		Stdin: spec.Stdin, StdinOnce: spec.StdinOnce, Tty: spec.TTY, StopSignal: signal,
 		Linux: &v1.LinuxContainerConfig{Resources: tr.Resources(spec), SecurityContext: security},
 	}
+	cfg.Linux.Resources.CpusetCpus, cfg.Linux.Resources.CpusetMems = in.Injection.Cpuset.CPUs, in.Injection.Cpuset.MemoryNodes
 	for _, e := range in.Env {
 		cfg.Envs = append(cfg.Envs, &v1.KeyValue{Key: e.name, Value: []byte(e.value)})
 	}

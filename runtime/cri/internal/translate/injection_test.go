@@ -17,6 +17,7 @@ func TestTranslator_Injection(t *testing.T) {
 		Devices:     []runtime.InjectedDevice{{HostPath: "/dev/gpu0", ContainerPath: "/dev/gpu", Permissions: "rw"}},
 		Annotations: map[string]string{"vendor.example/gpu": "0", runtime.AnnotationHash: "forged"},
 		CDIDevices:  []string{"vendor.example/gpu=0"},
+		Cpuset:      runtime.Cpuset{CPUs: "2-3", MemoryNodes: "1"},
 	}
 	f := &fixture{Pod: corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "img:1", Env: []corev1.EnvVar{{Name: "B", Value: "spec"}}}}}}}
 	tr := f.translator(t)
@@ -31,6 +32,8 @@ func TestTranslator_Injection(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []*v1.Device{{HostPath: "/dev/gpu0", ContainerPath: "/dev/gpu", Permissions: "rw"}}, cfg.GetDevices())
 	require.Equal(t, []*v1.CDIDevice{{Name: "vendor.example/gpu=0"}}, cfg.GetCDIDevices())
+	require.Equal(t, "2-3", cfg.GetLinux().GetResources().GetCpusetCpus())
+	require.Equal(t, "1", cfg.GetLinux().GetResources().GetCpusetMems())
 	require.Equal(t, "0", cfg.GetAnnotations()["vendor.example/gpu"])
 	require.Equal(t, runtime.HashWithInjection(spec, injection), cfg.GetAnnotations()[runtime.AnnotationHash], "the agent's own keys are not for injectors")
 }

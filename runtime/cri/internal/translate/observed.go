@@ -192,6 +192,7 @@ func resourcesOf(l *v1.LinuxContainerResources) *runtime.Resources {
 	if l.GetMemoryLimitInBytes() > 0 {
 		r.MemoryLimit = resource.NewQuantity(l.GetMemoryLimitInBytes(), resource.BinarySI)
 	}
+	r.Cpuset = runtime.Cpuset{CPUs: l.GetCpusetCpus(), MemoryNodes: l.GetCpusetMems()}
 	return &r
 }
 

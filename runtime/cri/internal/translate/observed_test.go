@@ -117,10 +117,11 @@ func TestAddContainerStatus(t *testing.T) {
 	got := AddContainerStatus(runtime.Container{ID: "id", Image: "old", ImageID: "old"}, &v1.ContainerStatus{
 		State: v1.ContainerState_CONTAINER_EXITED, StartedAt: 2, FinishedAt: 3, ExitCode: 1, Reason: "Error", Message: "died", LogPath: "/log",
 		ImageId: "sha256:1", ImageRef: "reg/app@sha256:1", Image: &v1.ImageSpec{Image: "app"}, StopSignal: v1.Signal_SIGNAL_SIGRTMINPLUS3,
-		Resources: &v1.ContainerResources{Linux: &v1.LinuxContainerResources{CpuShares: 512, CpuQuota: 50_000, CpuPeriod: 100_000, MemoryLimitInBytes: 1 << 20}},
+		Resources: &v1.ContainerResources{Linux: &v1.LinuxContainerResources{CpuShares: 512, CpuQuota: 50_000, CpuPeriod: 100_000, MemoryLimitInBytes: 1 << 20, CpusetCpus: "1-2", CpusetMems: "0"}},
 		User:      &v1.ContainerUser{Linux: &v1.LinuxContainerUser{Uid: 1, Gid: 2, SupplementalGroups: []int64{3}}},
 	})
 	assert.Equal(t, "500m", got.Resources.CPURequest.String())
+	assert.Equal(t, runtime.Cpuset{CPUs: "1-2", MemoryNodes: "0"}, got.Resources.Cpuset)
 	assert.Equal(t, "500m", got.Resources.CPULimit.String())
 	assert.Equal(t, "1Mi", got.Resources.MemoryLimit.String())
 	got.Resources = nil

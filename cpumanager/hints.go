@@ -1,0 +1,75 @@
+package cpumanager
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/topology"
+)
+
+// The Manager provides CPUs, and memory that is near them.
+var _ topology.Provider = (*Manager)(nil)
+
+// Hints implements topology.Provider.
+func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topology.Hint {
+	n := ExclusiveCPUs(pod, container)
+	if n == 0 || !m.ready() {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a, ok := m.pods[pod.UID][container.Name]; ok && a.isFor(n, m.topology.Online()) {
+		return [][]topology.Hint{{{Nodes: m.topology.NodesOf(a.CPUs), Preferred: true}}}
+	}
+	allocatable := m.topology.Online().Minus(m.cfg.Reserved)
+	available := m.free().Union(m.reusable(pod, container.Name))
+	hints := [][]topology.Hint{topology.MakeHints(m.topology.Nodes(), int64(n), func(nodes topology.Set) (int64, int64) {
+		cpus := m.topology.CPUsOf(nodes)
+		return int64(cpus.Intersect(allocatable).Len()), int64(cpus.Intersect(available).Len())
+	})}
+	if request := memoryRequest(container); m.cfg.MemoryAffinity && request > 0 {
+		hints = append(hints, topology.MakeHints(m.topology.Nodes(), request, m.memory))
+	}
+	return hints
+}
+
+// ready reports whether CPUs can be set aside already. Without it a container gets its CPUs
+// when it is created.
+func (m *Manager) ready() bool {
+	if err := m.load(); err != nil {
+		m.cfg.Logger.Warn("cpu assignments not read", logattr.Err(err))
+		return false
+	}
+	return m.isRestored()
+}
+
+// Reserve implements topology.Provider.
+func (m *Manager) Reserve(pod *corev1.Pod, container *corev1.Container, nodes topology.Set) error {
+	n := ExclusiveCPUs(pod, container)
+	if n == 0 || !m.ready() {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.reserve(pod, container, n, nodes)
+}
+
+// KeepReserved implements topology.Provider.
+func (m *Manager) KeepReserved(keep func(uid types.UID) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uid, p := range m.pods {
+		if keep(uid) {
+			continue
+		}
+		for container, a := range p {
+			if p[container] = a.effective(); p[container].CPUs.Len() == 0 {
+				delete(p, container)
+			}
+		}
+		if len(p) == 0 {
+			delete(m.pods, uid)
+		}
+	}
+}

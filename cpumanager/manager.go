@@ -1,0 +1,340 @@
+package cpumanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/topology"
+)
+
+// Errors of Inject and Reserve.
+var (
+	// ErrNotEnough means that too few CPUs are free.
+	ErrNotEnough = errors.New("too few exclusive CPUs are free")
+	// ErrNotRestored means that it is not known which CPUs are in use.
+	ErrNotRestored = errors.New("it is not known yet which CPUs running containers have")
+)
+
+// Manager assigns CPUs. Its methods may be called from any goroutine.
+type Manager struct {
+	cfg Config
+
+	changed  chan struct{} // one slot: Run is to compare again
+	restored chan struct{} // closed when it is known which CPUs are in use
+	saving   sync.Mutex    // serialises writes of the state file; locked before mu
+
+	mu       sync.Mutex
+	topology topology.Topology
+	loaded   bool
+	pods     map[types.UID]podState
+	unsaved  bool // the state file lacks changes of pods
+}
+
+// podState has the assignments of a pod by container.
+type podState map[string]assignment
+
+// assignment is what one container has.
+type assignment struct {
+	CPUs topology.Set `json:"cpus"`
+	// MemoryNodes are the NUMA nodes of its memory, of which it requests so much. Empty:
+	// all of them.
+	MemoryNodes topology.Set `json:"memoryNodes,omitzero"`
+	Memory      int64        `json:"memory,omitempty"`
+	// reserved means that no container was created with it yet. previous is what the
+	// container has meanwhile, if it is being resized.
+	reserved bool
+	previous *assignment
+}
+
+// effective returns what the container has: nothing of what is only reserved.
+func (a assignment) effective() assignment {
+	switch {
+	case !a.reserved:
+		return a
+	case a.previous != nil:
+		return *a.previous
+	}
+	return assignment{}
+}
+
+// isFor reports whether the assignment is one of n CPUs that are there.
+func (a assignment) isFor(n int, online topology.Set) bool {
+	return a.CPUs.Len() == n && a.CPUs.IsSubset(online)
+}
+
+// New returns a Manager. It checks cfg, and reads the topology of the node: it is an error if
+// a reserved CPU does not exist, or if no other CPU does.
+func New(cfg Config) (*Manager, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
+	t, err := cfg.Topology()
+	if err != nil {
+		return nil, fmt.Errorf("cpumanager: %w", err)
+	}
+	online := t.Online()
+	if missing := cfg.Reserved.Minus(online); missing.Len() > 0 {
+		return nil, fmt.Errorf("cpumanager: Config.Reserved: CPUs %s are not online; there are %s", missing, online)
+	}
+	return &Manager{
+		cfg: cfg, topology: t, pods: map[types.UID]podState{},
+		changed: make(chan struct{}, 1), restored: make(chan struct{}),
+	}, nil
+}
+
+// Inject implements podsync.Injector. A container that gets exclusive CPUs waits until it is
+// known which are in use.
+func (m *Manager) Inject(ctx context.Context, pod *corev1.Pod, container *corev1.Container, running bool) (runtime.Injection, error) {
+	if err := m.load(); err != nil {
+		return runtime.Injection{}, err
+	}
+	var err error
+	if n := ExclusiveCPUs(pod, container); n > 0 && !running {
+		err = m.assign(ctx, pod, container, n)
+	} else if n > 0 {
+		err = m.confirm(pod, container.Name)
+	}
+	if err != nil {
+		return runtime.Injection{}, fmt.Errorf("CPUs of container %s: %w", container.Name, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return runtime.Injection{Cpuset: m.cpuset(pod.UID, container.Name)}, nil
+}
+
+// assign gives a container n CPUs of its own, and stores that.
+func (m *Manager) assign(ctx context.Context, pod *corev1.Pod, container *corev1.Container, n int) error {
+	if err := m.waitRestored(ctx); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	err := m.reserve(pod, container, n, m.topology.Nodes())
+	m.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return m.confirm(pod, container.Name)
+}
+
+// confirm stores an assignment that was only reserved.
+func (m *Manager) confirm(pod *corev1.Pod, container string) error {
+	m.mu.Lock()
+	a, ok := m.pods[pod.UID][container]
+	isNew := ok && a.reserved
+	if isNew {
+		a.reserved, a.previous = false, nil
+		m.pods[pod.UID][container] = a
+		m.unsaved = true
+	}
+	unsaved := m.unsaved
+	m.mu.Unlock()
+	if unsaved {
+		notify.Send(m.changed)
+		if err := m.save(); err != nil {
+			return err
+		}
+	}
+	if !isNew {
+		return nil
+	}
+	m.cfg.Logger.Info("exclusive cpus assigned", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("containerName", container), slog.String("cpus", a.CPUs.String()))
+	if m.cfg.Hooks.Assigned != nil {
+		m.cfg.Hooks.Assigned(pod.UID, container, a.CPUs)
+	}
+	return nil
+}
+
+func (m *Manager) waitRestored(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.RestoreTimeout)
+	defer cancel()
+	select {
+	case <-m.restored:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: is the runtime ready?", ErrNotRestored)
+	}
+}
+
+func (m *Manager) isRestored() bool {
+	select {
+	case <-m.restored:
+		return true
+	default:
+		return false
+	}
+}
+
+// reserve sets n CPUs aside for a container that does not have as many, from these NUMA nodes
+// if possible. m.mu is locked.
+func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, nodes topology.Set) error {
+	current, ok := m.pods[pod.UID][container.Name]
+	if ok && current.isFor(n, m.topology.Online()) {
+		return nil
+	}
+	a := assignment{reserved: true}
+	if ok && !current.reserved {
+		a.previous = &current
+	}
+	reusable := m.reusable(pod, container.Name).Union(current.CPUs.Minus(m.cfg.Reserved))
+	free := m.free().Union(reusable)
+	near := m.topology.CPUsOf(nodes)
+	// First those of init containers that have ended, so that the others stay free.
+	for _, candidates := range []topology.Set{reusable.Intersect(near), free.Intersect(near), free} {
+		if a.CPUs, ok = m.topology.Pick(candidates, n); !ok {
+			continue
+		}
+		m.pinMemory(container, &a)
+		if m.pods[pod.UID] == nil {
+			m.pods[pod.UID] = podState{}
+		}
+		m.pods[pod.UID][container.Name] = a
+		return nil
+	}
+	return fmt.Errorf("%w: requested=%d, available=%d", ErrNotEnough, n, free.Intersect(m.topology.Online()).Len())
+}
+
+// pinMemory keeps the memory of a container in the NUMA nodes of its CPUs, if it fits there.
+// m.mu is locked.
+func (m *Manager) pinMemory(container *corev1.Container, a *assignment) {
+	if !m.cfg.MemoryAffinity {
+		return
+	}
+	nodes, request := m.topology.NodesOf(a.CPUs), memoryRequest(container)
+	if _, available := m.memory(nodes); request <= available {
+		a.MemoryNodes, a.Memory = nodes, request
+	}
+}
+
+func memoryRequest(container *corev1.Container) int64 {
+	q := container.Resources.Requests[corev1.ResourceMemory]
+	return q.Value()
+}
+
+// memory returns the bytes of NUMA nodes, and how many of them no container is confined to.
+// m.mu is locked.
+func (m *Manager) memory(nodes topology.Set) (all, available int64) {
+	for _, node := range nodes.IDs() {
+		all += m.topology.Memory[node]
+	}
+	available = all
+	for _, p := range m.pods {
+		for _, a := range p {
+			if a.MemoryNodes.Intersect(nodes).Len() > 0 {
+				available -= a.Memory
+			}
+		}
+	}
+	return all, available
+}
+
+// exclusive returns the CPUs that any container has for itself. m.mu is locked.
+func (m *Manager) exclusive() topology.Set {
+	var cpus topology.Set
+	for _, p := range m.pods {
+		for _, a := range p {
+			cpus = cpus.Union(a.CPUs)
+			if a.previous != nil {
+				cpus = cpus.Union(a.previous.CPUs)
+			}
+		}
+	}
+	return cpus
+}
+
+// free returns the CPUs that can become exclusive. m.mu is locked.
+func (m *Manager) free() topology.Set {
+	return m.topology.Online().Minus(m.cfg.Reserved).Minus(m.exclusive())
+}
+
+// shared returns the CPUs of the containers without their own. It is not empty. m.mu is
+// locked.
+func (m *Manager) shared() topology.Set {
+	online := m.topology.Online()
+	if cpus := online.Minus(m.exclusive()); cpus.Len() > 0 {
+		return cpus
+	}
+	if cpus := online.Intersect(m.cfg.Reserved); cpus.Len() > 0 {
+		return cpus // they became reserved while a container had them
+	}
+	return online
+}
+
+// cpuset returns where a container may run. m.mu is locked.
+func (m *Manager) cpuset(uid types.UID, container string) runtime.Cpuset {
+	a := m.pods[uid][container].effective()
+	cpus := a.CPUs.Intersect(m.topology.Online())
+	if cpus.Len() == 0 {
+		return runtime.Cpuset{CPUs: m.shared().String()}
+	}
+	return runtime.Cpuset{CPUs: cpus.String(), MemoryNodes: a.MemoryNodes.String()}
+}
+
+// reusable returns the CPUs of init containers that end before the container starts, and that
+// no other container has taken over. Sidecars keep theirs. m.mu is locked.
+func (m *Manager) reusable(pod *corev1.Pod, container string) topology.Set {
+	state := m.pods[pod.UID]
+	isInit := map[string]bool{}
+	var ended, kept topology.Set
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if c.Name == container {
+			break
+		}
+		isInit[c.Name] = !podspec.IsSidecar(c)
+	}
+	for owner, a := range state {
+		switch {
+		case owner == container:
+		case isInit[owner]:
+			ended = ended.Union(a.CPUs)
+		default:
+			kept = kept.Union(a.CPUs)
+		}
+	}
+	return ended.Minus(kept)
+}
+
+// Release implements podsync.Releaser: it frees the CPUs of a pod whose containers have all
+// ended. The error means that the release could not be stored.
+func (m *Manager) Release(uid types.UID) error {
+	if err := m.load(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	if _, ok := m.pods[uid]; ok {
+		delete(m.pods, uid)
+		m.unsaved = true
+	}
+	unsaved := m.unsaved
+	m.mu.Unlock()
+	if !unsaved {
+		return nil
+	}
+	notify.Send(m.changed)
+	return m.save()
+}
+
+// CPUs returns the exclusive CPUs of a container, as the pod resources API has them.
+func (m *Manager) CPUs(uid types.UID, container string) topology.Set {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.pods[uid][container].effective().CPUs
+}
+
+// AllocatableCPUs returns the CPUs that can be exclusive.
+func (m *Manager) AllocatableCPUs() topology.Set {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.topology.Online().Minus(m.cfg.Reserved)
+}

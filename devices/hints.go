@@ -1,0 +1,152 @@
+package devices
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/topology"
+)
+
+// The Manager provides devices that are near to NUMA nodes.
+var _ topology.Provider = (*Manager)(nil)
+
+// isNear reports whether a device is near to one of the nodes. One that does not say where it
+// is is not.
+func (d Device) isNear(nodes topology.Set) bool {
+	return slices.ContainsFunc(d.NUMANodes, func(id int64) bool { return id >= 0 && id < 1<<20 && nodes.Contains(int(id)) })
+}
+
+// Hints implements topology.Provider. Resources whose devices do not say where they are have
+// no hints.
+func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topology.Hint {
+	if m.cfg.NUMANodes.Len() == 0 {
+		return nil
+	}
+	var out [][]topology.Hint
+	for _, name := range slices.Sorted(maps.Keys(container.Resources.Limits)) {
+		q := container.Resources.Limits[name]
+		if n, ok := m.requested(name, q.Value(), false); ok {
+			m.mu.Lock()
+			if hints := m.hints(pod, container.Name, name, n); hints != nil {
+				out = append(out, hints)
+			}
+			m.mu.Unlock()
+		}
+	}
+	return out
+}
+
+// hints returns the hints for one resource. m.mu is locked.
+func (m *Manager) hints(pod *corev1.Pod, container string, name corev1.ResourceName, n int) []topology.Hint {
+	r := m.resources[name]
+	if !r.hasTopology(m.cfg.NUMANodes) {
+		return nil
+	}
+	ids := m.pods[pod.UID][container][name].IDs
+	all := ids
+	if len(ids) != n { // it has none yet
+		all = slices.Sorted(maps.Keys(r.devices))
+		c, err := m.candidates(pod, container, name, n)
+		if err != nil {
+			return []topology.Hint{}
+		}
+		ids = slices.Concat(c.reusable, c.free)
+	}
+	return topology.MakeHints(m.cfg.NUMANodes, int64(n), func(nodes topology.Set) (int64, int64) {
+		return r.near(all, nodes), r.near(ids, nodes)
+	})
+}
+
+// hasTopology reports whether any device is near to one of the nodes.
+func (r *resourceState) hasTopology(nodes topology.Set) bool {
+	if r == nil || r.plugin == nil {
+		return false
+	}
+	for _, d := range r.devices {
+		if d.isNear(nodes) {
+			return true
+		}
+	}
+	return false
+}
+
+// near returns how many of the devices are near to the nodes.
+func (r *resourceState) near(ids []string, nodes topology.Set) int64 {
+	n := int64(0)
+	for _, id := range ids {
+		if r.devices[id].isNear(nodes) {
+			n++
+		}
+	}
+	return n
+}
+
+// prefer leaves only the devices near to the nodes, if these suffice, and puts them first
+// otherwise.
+func (c candidates) prefer(r *resourceState, nodes topology.Set, n int) candidates {
+	if nodes.Len() == 0 {
+		return c
+	}
+	c.near = nodes
+	isFar := func(id string) bool { return !r.devices[id].isNear(nodes) }
+	near := slices.DeleteFunc(slices.Clone(c.free), isFar)
+	reusable := slices.DeleteFunc(slices.Clone(c.reusable), isFar)
+	if len(near)+len(reusable) >= n {
+		c.free, c.reusable = near, reusable
+		return c
+	}
+	c.free = slices.Concat(near, slices.DeleteFunc(c.free, func(id string) bool { return !isFar(id) }))
+	return c
+}
+
+// Reserve implements topology.Provider. Resources without hints are not set aside.
+func (m *Manager) Reserve(pod *corev1.Pod, container *corev1.Container, nodes topology.Set) error {
+	for _, name := range slices.Sorted(maps.Keys(container.Resources.Limits)) {
+		q := container.Resources.Limits[name]
+		n, ok := m.requested(name, q.Value(), false)
+		if !ok || m.cfg.NUMANodes.Len() == 0 {
+			continue
+		}
+		if err := m.reserve(pod, container.Name, name, n, nodes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Manager) reserve(pod *corev1.Pod, container string, name corev1.ResourceName, n int, nodes topology.Set) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.resources[name]
+	if len(m.pods[pod.UID][container][name].IDs) > 0 || !r.hasTopology(m.cfg.NUMANodes) {
+		return nil
+	}
+	c, err := m.candidates(pod, container, name, n)
+	if err != nil {
+		return err
+	}
+	c = c.prefer(r, nodes, n)
+	m.record(pod.UID, container, name, allocation{IDs: pick(c.reusable, c.free, n), near: nodes})
+	return nil
+}
+
+// KeepReserved implements topology.Provider.
+func (m *Manager) KeepReserved(keep func(uid types.UID) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uid, pod := range m.pods {
+		if keep(uid) {
+			continue
+		}
+		for container, byResource := range pod {
+			for name, a := range byResource {
+				if a.Injection == nil && a.near.Len() > 0 {
+					m.forget(uid, container, name)
+				}
+			}
+		}
+	}
+}

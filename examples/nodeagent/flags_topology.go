@@ -1,0 +1,112 @@
+package main
+
+import (
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/cpumanager"
+	"github.com/sublet-dev/agent/node"
+	"github.com/sublet-dev/agent/topology"
+)
+
+// The policies of the managers, by the kubelet's names.
+const (
+	cpuNone, cpuStatic       = "none", "static"
+	memoryNone, memoryStatic = "None", "Static"
+)
+
+// topologyFlags are about which CPUs, memory and devices containers get, with the kubelet's
+// names and defaults.
+type topologyFlags struct{ cpuPolicy, reservedCPUs, memoryPolicy, topologyPolicy string }
+
+func (f *topologyFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.cpuPolicy, "cpu-manager-policy", cpuNone, "none, or static: containers of Guaranteed pods that request whole CPUs have these for themselves")
+	fs.StringVar(&f.reservedCPUs, "reserved-cpus", "", "CPUs for the system and containers that share, such as 0-1; they replace the cpu of -kube-reserved and -system-reserved")
+	fs.StringVar(&f.memoryPolicy, "memory-manager-policy", memoryNone, "None, or Static: containers with CPUs for themselves have memory of the same NUMA nodes, as far as it suffices")
+	fs.StringVar(&f.topologyPolicy, "topology-manager-policy", string(topology.None), "where CPUs, memory and devices of a container come from: none, best-effort, restricted or single-numa-node")
+}
+
+func (f *topologyFlags) check(hasDevices bool, fail func(bad bool, format string, args ...any)) {
+	fail(f.cpuPolicy != cpuNone && f.cpuPolicy != cpuStatic, "-cpu-manager-policy %q: must be none or static", f.cpuPolicy)
+	fail(f.memoryPolicy != memoryNone && f.memoryPolicy != memoryStatic, "-memory-manager-policy %q: must be None or Static", f.memoryPolicy)
+	_, err := topology.ParsePolicy(f.topologyPolicy)
+	fail(err != nil, "-topology-manager-policy: %w", err)
+	cpus, err := topology.ParseSet(f.reservedCPUs)
+	fail(err != nil, "-reserved-cpus: %w", err)
+	fail(err == nil && f.cpuPolicy == cpuStatic && cpus.Len() == 0, "-cpu-manager-policy static needs -reserved-cpus, on which all others run")
+	fail(f.memoryPolicy == memoryStatic && f.cpuPolicy != cpuStatic, "-memory-manager-policy Static needs -cpu-manager-policy static")
+	fail(f.topologyPolicy != string(topology.None) && f.cpuPolicy != cpuStatic && !hasDevices,
+		"-topology-manager-policy %s needs -cpu-manager-policy static or -device-plugin-dir", f.topologyPolicy)
+}
+
+// reserve replaces the CPU of reservations by that of -reserved-cpus.
+func (f *topologyFlags) reserve(r *node.Reservations) {
+	if cpus, err := topology.ParseSet(f.reservedCPUs); err == nil && cpus.Len() > 0 {
+		delete(r.System, corev1.ResourceCPU)
+		if r.Kube == nil {
+			r.Kube = corev1.ResourceList{}
+		}
+		r.Kube[corev1.ResourceCPU] = *resource.NewQuantity(int64(cpus.Len()), resource.DecimalSI)
+	}
+}
+
+// cpus returns what gives containers CPUs for themselves, nil if nothing does.
+func (f *topologyFlags) cpus(rootDir string, log *slog.Logger) (*cpumanager.Manager, error) {
+	if f.cpuPolicy != cpuStatic {
+		return nil, nil
+	}
+	reserved, err := topology.ParseSet(f.reservedCPUs)
+	if err != nil {
+		return nil, err
+	}
+	return cpumanager.New(cpumanager.Config{
+		Topology: detectTopology, Reserved: reserved, MemoryAffinity: f.memoryPolicy == memoryStatic,
+		StateFile: filepath.Join(rootDir, "cpus.json"), Logger: log,
+	})
+}
+
+func detectTopology() (topology.Topology, error) { return topology.Detect(os.DirFS("/")) }
+
+// resourceOptions returns what gives pods devices, and CPUs for themselves.
+func (f *flags) resourceOptions(log *slog.Logger) ([]agent.Option, error) {
+	if f.topology.cpuPolicy != cpuStatic && f.devices.pluginDir == "" {
+		return nil, nil
+	}
+	machine, err := detectTopology()
+	if err != nil && (f.topology.cpuPolicy == cpuStatic || f.topology.topologyPolicy != string(topology.None)) {
+		return nil, err
+	}
+	devices, err := f.devices.manager(f.rootDir, machine.Nodes(), log)
+	if err != nil {
+		return nil, err
+	}
+	cpus, err := f.topology.cpus(f.rootDir, log)
+	if err != nil {
+		return nil, err
+	}
+	var opts []agent.Option
+	var providers []topology.Provider
+	if devices != nil {
+		opts, providers = f.devices.options(devices, cpus, log), append(providers, devices)
+	}
+	if cpus != nil {
+		providers = append(providers, cpus)
+		opts = append(opts, agent.WithInjector(cpus), agent.WithRunner("cpu manager", func(c *agent.Components) (agent.Runner, error) {
+			return cpus.Runner(c.Runtime, c.PodCache.Pods)
+		}))
+	}
+	if machine.Nodes().Len() == 0 {
+		return opts, nil // this machine does not tell
+	}
+	admitter, err := topology.New(topology.Config{Policy: topology.Policy(f.topology.topologyPolicy), Nodes: machine.Nodes(), Providers: providers, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	return append(opts, agent.WithAdmitter(admitter)), nil
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/node"
+)
+
+func TestParse_TopologyFlags(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-cpu-manager-policy=dynamic"}, `-cpu-manager-policy "dynamic": must be none or static`},
+		{[]string{"-cpu-manager-policy=static"}, "-cpu-manager-policy static needs -reserved-cpus"},
+		{[]string{"-reserved-cpus=a"}, `-reserved-cpus: invalid list "a"`},
+		{[]string{"-memory-manager-policy=static"}, `-memory-manager-policy "static": must be None or Static`},
+		{[]string{"-memory-manager-policy=Static"}, "-memory-manager-policy Static needs -cpu-manager-policy static"},
+		{[]string{"-topology-manager-policy=near"}, `-topology-manager-policy: invalid policy "near"`},
+		{[]string{"-topology-manager-policy=restricted"}, "-topology-manager-policy restricted needs -cpu-manager-policy static or -device-plugin-dir"},
+	} {
+		_, err := parse(append([]string{"-manifests", "/m"}, tt.args...), &bytes.Buffer{})
+		require.ErrorContains(t, err, tt.want)
+	}
+	_, err := parse([]string{
+		"-manifests", "/m", "-cpu-manager-policy=static", "-reserved-cpus=0", "-memory-manager-policy=Static", "-topology-manager-policy=single-numa-node",
+	}, &bytes.Buffer{})
+	require.NoError(t, err)
+	_, err = parse([]string{"-manifests", "/m", "-device-plugin-dir=/d", "-topology-manager-policy=best-effort"}, &bytes.Buffer{})
+	require.NoError(t, err)
+}
+
+// CPUs that are reserved are not allocatable.
+func TestTopologyFlags_Reserve(t *testing.T) {
+	f := topologyFlags{reservedCPUs: "0,2-3"}
+	r := node.Reservations{System: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("9"), corev1.ResourceMemory: resource.MustParse("1Gi")}}
+	f.reserve(&r)
+	require.Equal(t, "3", r.Kube.Cpu().String())
+	require.Equal(t, corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}, r.System)
+	r = node.Reservations{}
+	(&topologyFlags{}).reserve(&r)
+	require.Zero(t, r)
+}

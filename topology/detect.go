@@ -1,0 +1,255 @@
+package topology
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxFileBytes bounds what is read of a file of /sys: a list of all CPUs that Linux can have.
+const maxFileBytes = 64 << 10
+
+// CPU is a logical CPU: a hardware thread.
+type CPU struct {
+	ID     int
+	Core   int // CPUs of the same Socket and Core are threads of one core
+	Socket int
+	Node   int // NUMA node
+}
+
+// Topology is what a node has. CPUs are sorted by ID.
+type Topology struct {
+	CPUs []CPU // online ones
+	// Memory is what each NUMA node has in bytes; nodes without memory are left out.
+	Memory map[int]int64
+}
+
+// Detect reads the topology of a Linux machine from its root directory, os.DirFS("/"): the
+// files below sys/devices/system. CPUs that are offline are left out. Without NUMA all are
+// in node 0.
+func Detect(root fs.FS) (Topology, error) {
+	online, err := readSet(root, "cpu/online")
+	if err != nil {
+		return Topology{}, fmt.Errorf("detect CPUs: %w", err)
+	}
+	if online.Len() == 0 {
+		return Topology{}, errors.New("detect CPUs: none is online")
+	}
+	nodes, memory, err := readNodes(root)
+	if err != nil {
+		return Topology{}, fmt.Errorf("detect NUMA nodes: %w", err)
+	}
+	t := Topology{Memory: memory}
+	for _, id := range online.ids {
+		dir := "cpu/cpu" + strconv.Itoa(id) + "/topology/"
+		core, errCore := readInt(root, dir+"core_id", id)
+		socket, errSocket := readInt(root, dir+"physical_package_id", 0)
+		if err := errors.Join(errCore, errSocket); err != nil {
+			return Topology{}, fmt.Errorf("detect CPUs: %w", err)
+		}
+		t.CPUs = append(t.CPUs, CPU{ID: id, Core: core, Socket: socket, Node: nodes[id]})
+	}
+	return t, nil
+}
+
+// readNodes returns the NUMA node of each CPU, and the memory of each node.
+func readNodes(root fs.FS) (nodes map[int]int, memory map[int]int64, err error) {
+	nodes, memory = map[int]int{}, map[int]int64{}
+	online, err := readSet(root, "node/online")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nodes, memory, nil // a kernel without NUMA
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, node := range online.ids {
+		dir := "node/node" + strconv.Itoa(node)
+		cpus, err := readSet(root, dir+"/cpulist")
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, id := range cpus.ids {
+			nodes[id] = node
+		}
+		text, err := read(root, dir+"/meminfo")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, err
+		}
+		if bytes := memTotal(text); bytes > 0 {
+			memory[node] = bytes
+		}
+	}
+	return nodes, memory, nil
+}
+
+// memTotal returns the bytes of a line such as "Node 0 MemTotal: 8042020 kB", 0 without one.
+func memTotal(meminfo string) int64 {
+	for line := range strings.Lines(meminfo) {
+		f := strings.Fields(line)
+		if len(f) == 5 && f[2] == "MemTotal:" && f[4] == "kB" {
+			if kib, err := strconv.ParseInt(f[3], 10, 64); err == nil && kib > 0 && kib < 1<<50 {
+				return kib << 10
+			}
+		}
+	}
+	return 0
+}
+
+func read(root fs.FS, name string) (string, error) {
+	f, err := root.Open("sys/devices/system/" + name)
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxFileBytes))
+	return string(text), errors.Join(err, f.Close())
+}
+
+func readSet(root fs.FS, name string) (Set, error) {
+	text, err := read(root, name)
+	if err != nil {
+		return Set{}, err
+	}
+	s, err := ParseSet(text)
+	if err != nil {
+		return Set{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return s, nil
+}
+
+// readInt returns the number in a file, or missing if there is no file or the machine does
+// not tell, which is -1.
+func readInt(root fs.FS, name string, missing int) (int, error) {
+	text, err := read(root, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return missing, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		return 0, fmt.Errorf("%s: invalid number %.100q", name, text)
+	}
+	if n < 0 {
+		return missing, nil
+	}
+	return n, nil
+}
+
+// Online returns all CPUs.
+func (t Topology) Online() Set { return t.filter(func(CPU) bool { return true }) }
+
+// Nodes returns the NUMA nodes that have CPUs.
+func (t Topology) Nodes() Set {
+	var ids []int
+	for _, c := range t.CPUs {
+		ids = append(ids, c.Node)
+	}
+	return NewSet(ids...)
+}
+
+// CPUsOf returns the CPUs of these NUMA nodes.
+func (t Topology) CPUsOf(nodes Set) Set {
+	return t.filter(func(c CPU) bool { return nodes.Contains(c.Node) })
+}
+
+// NodesOf returns the NUMA nodes of these CPUs.
+func (t Topology) NodesOf(cpus Set) Set {
+	var ids []int
+	for _, c := range t.CPUs {
+		if cpus.Contains(c.ID) {
+			ids = append(ids, c.Node)
+		}
+	}
+	return NewSet(ids...)
+}
+
+func (t Topology) filter(keep func(CPU) bool) Set {
+	var ids []int
+	for _, c := range t.CPUs {
+		if keep(c) {
+			ids = append(ids, c.ID)
+		}
+	}
+	return NewSet(ids...)
+}
+
+// Pick returns n of the available CPUs that are close to each other: whole NUMA nodes and
+// sockets where n allows it, then whole cores, then threads of cores that are in part used.
+// It takes from the smallest part in which the rest fits, so that large parts stay whole. ok
+// is false if there are too few.
+func (t Topology) Pick(available Set, n int) (cpus Set, ok bool) {
+	available = available.Intersect(t.Online())
+	if n < 0 || available.Len() < n {
+		return Set{}, false
+	}
+	var picked Set
+	for _, part := range []func(CPU) [2]int{
+		func(c CPU) [2]int { return [2]int{c.Node} },
+		func(c CPU) [2]int { return [2]int{c.Socket} },
+	} {
+		groups := t.groups(available.Minus(picked), part)
+		// The smallest one that has the rest.
+		if i := slices.IndexFunc(groups, func(g group) bool { return g.free.Len() >= n-picked.Len() }); i >= 0 {
+			return picked.Union(t.pickThreads(groups[i].free, n-picked.Len())), true
+		}
+		// No one has: whole ones, largest first.
+		slices.SortStableFunc(groups, func(a, b group) int { return cmp.Compare(b.free.Len(), a.free.Len()) })
+		for _, g := range groups {
+			if g.allFree && g.free.Len() <= n-picked.Len() {
+				picked = picked.Union(g.free)
+			}
+		}
+	}
+	return picked.Union(t.pickThreads(available.Minus(picked), n-picked.Len())), true
+}
+
+// pickThreads returns n of the free CPUs: whole cores first, of which as few as possible are
+// split. There are at least n.
+func (t Topology) pickThreads(free Set, n int) Set {
+	cores := t.groups(free, func(c CPU) [2]int { return [2]int{c.Socket, c.Core} })
+	var picked Set
+	for _, g := range cores {
+		if g.allFree && g.free.Len() <= n-picked.Len() {
+			picked = picked.Union(g.free)
+		}
+	}
+	// The rest are threads: of cores in part used before, which are the smaller groups.
+	for _, g := range cores {
+		rest := g.free.Minus(picked).ids
+		picked = picked.Union(NewSet(rest[:min(len(rest), n-picked.Len())]...))
+	}
+	return picked
+}
+
+// group is a part of the machine.
+type group struct {
+	free    Set
+	allFree bool // all of its CPUs are free
+}
+
+// groups returns the parts that have free CPUs, those with few first, then those with low
+// numbers.
+func (t Topology) groups(free Set, part func(CPU) [2]int) []group {
+	all, have := map[[2]int][]int{}, map[[2]int][]int{}
+	for _, c := range t.CPUs {
+		key := part(c)
+		all[key] = append(all[key], c.ID)
+		if free.Contains(c.ID) {
+			have[key] = append(have[key], c.ID)
+		}
+	}
+	var out []group
+	for key, ids := range have {
+		out = append(out, group{NewSet(ids...), len(ids) == len(all[key])})
+	}
+	slices.SortFunc(out, func(a, b group) int {
+		return cmp.Or(cmp.Compare(a.free.Len(), b.free.Len()), cmp.Compare(a.free.ids[0], b.free.ids[0]))
+	})
+	return out
+}

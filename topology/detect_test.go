@@ -1,0 +1,205 @@
+package topology_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/topology"
+)
+
+// machine makes a topology of nodes, each of which is a socket, with cores of so many threads.
+// Threads of one core are numbered apart, as on most machines.
+func machine(nodes, coresPerNode, threads int) topology.Topology {
+	t := topology.Topology{Memory: map[int]int64{}}
+	for id := range nodes * coresPerNode * threads {
+		core := id % (nodes * coresPerNode)
+		t.CPUs = append(t.CPUs, topology.CPU{ID: id, Core: core % coresPerNode, Socket: core / coresPerNode, Node: core / coresPerNode})
+	}
+	for node := range nodes {
+		t.Memory[node] = 8 << 30
+	}
+	return t
+}
+
+// sys writes a topology as /sys has it.
+func sys(t topology.Topology) fstest.MapFS {
+	root := fstest.MapFS{}
+	put := func(name, format string, args ...any) {
+		root["sys/devices/system/"+name] = &fstest.MapFile{Data: fmt.Appendf(nil, format+"\n", args...)}
+	}
+	put("cpu/online", "%s", t.Online())
+	for _, c := range t.CPUs {
+		put(fmt.Sprintf("cpu/cpu%d/topology/core_id", c.ID), "%d", c.Core)
+		put(fmt.Sprintf("cpu/cpu%d/topology/physical_package_id", c.ID), "%d", c.Socket)
+	}
+	put("node/online", "%s", t.Nodes())
+	for _, node := range t.Nodes().IDs() {
+		put(fmt.Sprintf("node/node%d/cpulist", node), "%s", t.CPUsOf(topology.NewSet(node)))
+		put(fmt.Sprintf("node/node%d/meminfo", node), "Node %d MemFree:  1 kB\nNode %[1]d MemTotal:  %d kB", node, t.Memory[node]>>10)
+	}
+	return root
+}
+
+func TestDetect(t *testing.T) {
+	want := machine(2, 4, 2)
+	got, err := topology.Detect(sys(want))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	require.Equal(t, "0-1", got.Nodes().String())
+	require.Equal(t, "4-7,12-15", got.CPUsOf(topology.NewSet(1)).String())
+	require.Equal(t, "1", got.NodesOf(topology.NewSet(4, 12)).String())
+}
+
+func TestDetect_IncompleteMachines(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(fstest.MapFS)
+		check  func(t *testing.T, got topology.Topology)
+	}{
+		"without NUMA all is one node": {
+			func(root fstest.MapFS) { removeAll(root, "node/") },
+			func(t *testing.T, got topology.Topology) {
+				require.Equal(t, "0", got.Nodes().String())
+				require.Empty(t, got.Memory)
+			},
+		},
+		"without core ids each CPU is a core": {
+			func(root fstest.MapFS) { removeAll(root, "cpu/cpu") },
+			func(t *testing.T, got topology.Topology) {
+				require.Equal(t, topology.CPU{ID: 3, Core: 3, Node: 1}, got.CPUs[3])
+			},
+		},
+		"ids of -1 are unknown": {
+			func(root fstest.MapFS) {
+				root["sys/devices/system/cpu/cpu3/topology/physical_package_id"].Data = []byte("-1\n")
+			},
+			func(t *testing.T, got topology.Topology) { require.Equal(t, 0, got.CPUs[3].Socket) },
+		},
+		"a node without memory": {
+			func(root fstest.MapFS) { delete(root, "sys/devices/system/node/node1/meminfo") },
+			func(t *testing.T, got topology.Topology) {
+				require.Equal(t, map[int]int64{0: 8 << 30}, got.Memory)
+			},
+		},
+		"an offline CPU": {
+			func(root fstest.MapFS) { root["sys/devices/system/cpu/online"].Data = []byte("0-1,3\n") },
+			func(t *testing.T, got topology.Topology) { require.Equal(t, "0-1,3", got.Online().String()) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := sys(machine(2, 2, 1))
+			tt.change(root)
+			got, err := topology.Detect(root)
+			require.NoError(t, err)
+			tt.check(t, got)
+		})
+	}
+}
+
+func removeAll(root fstest.MapFS, prefix string) {
+	for name := range root {
+		if strings.HasPrefix(name, "sys/devices/system/"+prefix) {
+			delete(root, name)
+		}
+	}
+}
+
+func TestDetect_RejectsInvalidFiles(t *testing.T) {
+	for file, text := range map[string]string{
+		"cpu/online":                 "zero",
+		"cpu/cpu0/topology/core_id":  "first",
+		"node/online":                "0-99999",
+		"node/node0/cpulist":         "-",
+		"cpu/cpu1/topology/core_id ": "",
+	} {
+		root := sys(machine(1, 2, 1))
+		if text == "" {
+			delete(root, "sys/devices/system/cpu/online")
+		} else {
+			root["sys/devices/system/"+file].Data = []byte(text)
+		}
+		_, err := topology.Detect(root)
+		require.Error(t, err, file)
+	}
+	root := sys(machine(1, 1, 1))
+	root["sys/devices/system/cpu/online"].Data = nil
+	_, err := topology.Detect(root)
+	require.ErrorContains(t, err, "none is online")
+	for _, meminfo := range []string{"Node 0 MemTotal: -5 kB", "Node 0 MemTotal: 9223372036854775807 kB", "Node 0 MemTotal: x kB", "Node 0 MemTotal: 5 MB"} {
+		root := sys(machine(1, 1, 1))
+		root["sys/devices/system/node/node0/meminfo"].Data = []byte(meminfo)
+		got, err := topology.Detect(root)
+		require.NoError(t, err)
+		require.Empty(t, got.Memory, meminfo)
+	}
+}
+
+// The machine of the test has a topology too.
+func TestDetect_ThisMachine(t *testing.T) {
+	got, err := topology.Detect(osRoot(t))
+	require.NoError(t, err)
+	require.NotEmpty(t, got.CPUs)
+	require.NotZero(t, got.Nodes().Len())
+}
+
+func TestPick(t *testing.T) {
+	for name, tt := range map[string]struct {
+		machine   topology.Topology
+		available string // "": all
+		n         int
+		want      string
+	}{
+		"none":                       {machine(1, 2, 1), "", 0, ""},
+		"one":                        {machine(1, 2, 1), "", 1, "0"},
+		"a whole core before two":    {machine(1, 4, 2), "", 2, "0,4"},
+		"the rest of a split core":   {machine(1, 4, 2), "1-7", 1, "4"},
+		"no more cores than needed":  {machine(1, 4, 2), "", 3, "0-1,4"},
+		"a split core for the rest":  {machine(1, 4, 2), "1-7", 3, "1,4-5"},
+		"within one node":            {machine(2, 4, 2), "2-15", 7, "4-7,12-14"},
+		"in the smallest that fits":  {machine(2, 4, 2), "2-15", 6, "2-3,8-11"},
+		"the smaller node that fits": {machine(2, 4, 2), "2-15", 4, "2-3,10-11"},
+		"a whole node first":         {machine(2, 4, 2), "1-15", 10, "1,4-7,9,12-15"},
+		"more than one node":         {machine(2, 2, 1), "", 3, "0-2"},
+		"all":                        {machine(2, 2, 2), "", 8, "0-7"},
+		"across split nodes":         {machine(2, 4, 1), "1-6", 5, "1-5"},
+		"threads of several cores":   {machine(1, 4, 2), "0-3", 2, "0-1"},
+		"what does not exist":        {machine(1, 2, 1), "1-5", 1, "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			available := tt.machine.Online()
+			if tt.available != "" {
+				available = set(t, tt.available)
+			}
+			got, ok := tt.machine.Pick(available, tt.n)
+			require.True(t, ok)
+			require.Equal(t, tt.want, got.String())
+		})
+	}
+	for _, n := range []int{-1, 3} {
+		_, ok := machine(1, 2, 1).Pick(set(t, "0-9"), n)
+		require.False(t, ok, n)
+	}
+}
+
+// Whatever is available, Pick returns as many of it as it is asked for.
+func TestPick_ReturnsWhatIsAvailable(t *testing.T) {
+	m := machine(2, 2, 2)
+	for mask := range 1 << 8 {
+		var ids []int
+		for id := range 8 {
+			if mask&(1<<id) != 0 {
+				ids = append(ids, id)
+			}
+		}
+		available := topology.NewSet(ids...)
+		for n := range len(ids) + 1 {
+			got, ok := m.Pick(available, n)
+			require.True(t, ok)
+			require.Equal(t, n, got.Len())
+			require.True(t, got.IsSubset(available))
+		}
+	}
+}

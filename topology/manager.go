@@ -1,0 +1,112 @@
+package topology
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/podspec"
+)
+
+// The reasons of rejected pods, as in the kubelet.
+const (
+	ReasonAffinity   = "TopologyAffinityError"
+	ReasonAllocation = "UnexpectedAdmissionError"
+)
+
+// Provider hands out a kind of resources that are close to some NUMA nodes. Its methods are
+// called from the sync loop and must be fast.
+type Provider interface {
+	// Hints returns the hints for what the container requests, a list for each resource;
+	// see Merge. A container that has the resource already gets the hint for what it has.
+	Hints(pod *corev1.Pod, container *corev1.Container) [][]Hint
+	// Reserve sets resources aside for the container, from these nodes if possible. It
+	// does nothing for a container that has them, or that requests none.
+	Reserve(pod *corev1.Pod, container *corev1.Container, nodes Set) error
+	// KeepReserved frees what was set aside, and not allocated since, for pods for which
+	// keep returns false. keep does not call the Provider.
+	KeepReserved(keep func(uid types.UID) bool)
+}
+
+// Config describes a Manager.
+type Config struct {
+	Policy    Policy       // default: None
+	Nodes     Set          // the NUMA nodes; at most 8 unless the policy is None. Required
+	Providers []Provider   // required
+	Logger    *slog.Logger // default: discard
+}
+
+// Manager admits pods whose resources can be given from suitable NUMA nodes. It is a
+// syncloop.Admitter.
+type Manager struct{ cfg Config }
+
+// New returns a Manager. It checks cfg.
+func New(cfg Config) (*Manager, error) {
+	cfg.Policy = cmp.Or(cfg.Policy, None)
+	_, err := ParsePolicy(string(cfg.Policy))
+	errs := []error{}
+	if err != nil {
+		errs = append(errs, fmt.Errorf("topology: Config.Policy: %w", err))
+	}
+	if cfg.Nodes.Len() == 0 {
+		errs = append(errs, errors.New("topology: Config.Nodes: required"))
+	}
+	if cfg.Policy != None && cfg.Nodes.Len() > maxNodes {
+		errs = append(errs, fmt.Errorf("topology: Config.Policy: %s: this machine has %d NUMA nodes, at most %d can be combined; use none", cfg.Policy, cfg.Nodes.Len(), maxNodes))
+	}
+	if len(cfg.Providers) == 0 {
+		errs = append(errs, errors.New("topology: Config.Providers: required"))
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Manager{cfg}, errors.Join(errs...)
+}
+
+// Admit implements syncloop.Admitter: it finds an affinity for each container of the pod and
+// sets the resources aside. What was set aside for pods that are not among others, and that
+// were not started, is free again.
+func (m *Manager) Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
+	active := map[types.UID]bool{pod.UID: true}
+	for _, other := range others {
+		active[other.UID] = true
+	}
+	m.keep(func(uid types.UID) bool { return active[uid] })
+	for c := range podspec.Containers(pod) {
+		if result := m.admit(pod, c); !result.Admitted {
+			m.keep(func(uid types.UID) bool { return uid != pod.UID && active[uid] })
+			return result
+		}
+	}
+	return podspec.Admitted()
+}
+
+func (m *Manager) admit(pod *corev1.Pod, c *corev1.Container) podspec.AdmitResult {
+	var resources [][]Hint
+	for _, p := range m.cfg.Providers {
+		safe.Do(m.cfg.Logger, "topology hints", func() { resources = append(resources, p.Hints(pod, c)...) })
+	}
+	affinity, ok := Merge(m.cfg.Policy, m.cfg.Nodes, resources)
+	if !ok {
+		return podspec.Rejected(ReasonAffinity, fmt.Sprintf("Resources cannot be allocated with Topology locality: policy %s, container %s", m.cfg.Policy, c.Name))
+	}
+	m.cfg.Logger.Debug("topology affinity found", logattr.Pod(pod), slog.String("containerName", c.Name), slog.String("numaNodes", affinity.Nodes.String()))
+	for _, p := range m.cfg.Providers {
+		if err := safe.Call(m.cfg.Logger, "reserve resources", func() error { return p.Reserve(pod, c, affinity.Nodes) }); err != nil {
+			return podspec.Rejected(ReasonAllocation, fmt.Sprintf("Allocate failed due to %s, which is unexpected", err))
+		}
+	}
+	return podspec.Admitted()
+}
+
+func (m *Manager) keep(keep func(types.UID) bool) {
+	for _, p := range m.cfg.Providers {
+		safe.Do(m.cfg.Logger, "free reserved resources", func() { p.KeepReserved(keep) })
+	}
+}
