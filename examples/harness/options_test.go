@@ -1,43 +1,72 @@
-package harness
+package main
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-func TestOptions(t *testing.T) {
+func TestParse(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "list")
 	require.NoError(t, os.WriteFile(list, []byte("# a comment\n\na pod has an address: it has none: yet\n"), 0o600))
 	invalid := filepath.Join(t.TempDir(), "invalid")
 	require.NoError(t, os.WriteFile(invalid, []byte("no reason\n"), 0o600))
+	const endpoint = "-endpoint=unix:///s"
 
 	tests := map[string]struct {
+		args []string
 		env  map[string]string
-		want int // options
+		want int // options of the suite
 		err  string
 	}{
-		"the known runtimes are always added":         {nil, 1, ""},
-		"empty values count as unset":                 {map[string]string{"CRI_IMAGE": "", "CRI_WITHOUT": ""}, 1, ""},
-		"every variable is an option":                 {map[string]string{"CRI_IMAGE": "a", "CRI_SECOND_IMAGE": "b", "CRI_LOG_ROOT": "/l", "CRI_CGROUP_PARENT": "/p", "CRI_RESTART": "true"}, 6, ""},
-		"each missing ability is an option":           {map[string]string{"CRI_WITHOUT": "processes,limits, isolation"}, 4, ""},
-		"an ability that does not exist is an error":  {map[string]string{"CRI_WITHOUT": "limit"}, 1, `CRI_WITHOUT: invalid value "limit"`},
-		"lists of known failures are read":            {map[string]string{"CRI_KNOWN_FAILURES": list, "CRI_KNOWN_FLAKES": list}, 3, ""},
-		"a list that does not exist is an error":      {map[string]string{"CRI_KNOWN_FAILURES": "/no/such/file"}, 2, "CRI_KNOWN_FAILURES: open /no/such/file"},
-		"a line without a reason is an error":         {map[string]string{"CRI_KNOWN_FLAKES": invalid}, 2, `invalid line "no reason"`},
-		"all errors of the environment are collected": {map[string]string{"CRI_KNOWN_FLAKES": invalid, "CRI_WITHOUT": "x,y"}, 2, `invalid value "y"`},
+		"an endpoint is enough":                         {[]string{endpoint}, nil, 3, ""},
+		"a path is an endpoint":                         {[]string{"-endpoint=/run/my.sock"}, nil, 3, ""},
+		"an endpoint is required":                       {nil, nil, 0, "-endpoint required"},
+		"a name is no endpoint":                         {[]string{"-endpoint=containerd"}, nil, 0, `-endpoint "containerd": must be an address`},
+		"released runtimes can be unknown":              {[]string{endpoint, "-known-runtimes=false"}, nil, 2, ""},
+		"every flag is an option":                       {[]string{endpoint, "-image=a", "-second-image=b", "-log-root=/l", "-cgroup-parent=/p", "-restart=true", "-run=pod"}, nil, 9, ""},
+		"a variable is a flag":                          {nil, map[string]string{"CRI_ENDPOINT": "unix:///s", "CRI_SECOND_IMAGE": "b", "CRI_LARGE_LIST_SIZE": "7"}, 4, ""},
+		"an empty variable is none":                     {[]string{endpoint}, map[string]string{"CRI_IMAGE": "", "CRI_WITHOUT": ""}, 3, ""},
+		"an invalid variable is an error":               {[]string{endpoint}, map[string]string{"CRI_PARALLEL": "many"}, 0, `CRI_PARALLEL: invalid value "many"`},
+		"each missing ability is an option":             {[]string{endpoint, "-without=processes,limits, isolation"}, nil, 6, ""},
+		"an ability that does not exist is an error":    {[]string{endpoint, "-without=limit"}, nil, 0, `-without: invalid value "limit"`},
+		"lists of known failures are read":              {[]string{endpoint, "-known-failures=" + list, "-known-flakes=" + list}, nil, 5, ""},
+		"a list that does not exist is an error":        {[]string{endpoint, "-known-failures=/no/such/file"}, nil, 0, "-known-failures: open /no/such/file"},
+		"a line without a reason is an error":           {[]string{endpoint, "-known-flakes=" + invalid}, nil, 0, `invalid line "no reason"`},
+		"all errors are collected":                      {[]string{endpoint, "-known-flakes=" + invalid, "-without=x,y"}, nil, 0, `invalid value "y"`},
+		"an invalid expression is an error":             {[]string{endpoint, "-run=("}, nil, 0, "missing closing"},
+		"a report of two runtimes is an error":          {[]string{endpoint, endpoint, "-json=f"}, nil, 0, "-json: a report has one runtime"},
+		"two reports on the standard output are none":   {[]string{endpoint, "-json=-", "-junit=-"}, nil, 0, "only one of"},
+		"without cases at a time nothing can be run":    {[]string{endpoint, "-parallel=0"}, nil, 0, "must be positive"},
+		"saved reports need no endpoint":                {[]string{"a.json", "b.json"}, nil, 3, ""},
+		"saved reports are not tested by a variable":    {[]string{"a.json"}, map[string]string{"CRI_ENDPOINT": "unix:///s"}, 3, ""},
+		"an unknown flag is an error":                   {[]string{"-sock=/s"}, nil, 0, "not defined"},
+		"the names of cases are listed without runtime": {[]string{"-list"}, nil, 3, ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			opts, err := options(func(name string) string { return tc.env[name] })
-			assert.Len(t, opts, tc.want)
-			if tc.err == "" {
-				require.NoError(t, err)
-			} else {
+			s, err := parse(tc.args, func(name string) string { return tc.env[name] }, io.Discard)
+			if tc.err != "" {
 				require.ErrorContains(t, err, tc.err)
+				return
+			}
+			require.NoError(t, err)
+			opts, err := s.options()
+			require.NoError(t, err)
+			assert.Len(t, opts, tc.want)
+			if strings.HasPrefix(name, "saved reports") {
+				assert.Empty(t, s.endpoints)
 			}
 		})
 	}
@@ -45,4 +74,50 @@ func TestOptions(t *testing.T) {
 	reasons, err := readReasons(list)
 	require.NoError(t, err)
 	assert.Equal(t, map[string]string{"a pod has an address": "it has none: yet"}, reasons)
+}
+
+// TestParse_HasAFlagForEveryOption compares the options of package runtimetest with what
+// the flags use of them.
+func TestParse_HasAFlagForEveryOption(t *testing.T) {
+	used := map[string]bool{}
+	each(t, ".", func(n ast.Node) {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			used[s.Sel.Name] = true
+		}
+	})
+	options := map[string]bool{}
+	each(t, "../../runtime/runtimetest", func(n ast.Node) {
+		f, ok := n.(*ast.FuncDecl)
+		if !ok || f.Recv != nil || !f.Name.IsExported() || f.Type.Results.NumFields() != 1 {
+			return
+		}
+		if result, ok := f.Type.Results.List[0].Type.(*ast.Ident); ok && result.Name == "Option" {
+			options[f.Name.Name] = true
+		}
+	})
+	require.Greater(t, len(options), 10)
+	delete(options, "OnReport") // Run returns the report
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		assert.True(t, used[name], "the command has no flag for runtimetest.%s", name)
+	}
+}
+
+// each calls f with each node of the files of a package.
+func each(t *testing.T, dir string, f func(ast.Node)) {
+	t.Helper()
+	files, err := fs.Glob(os.DirFS(dir), "*.go")
+	require.NoError(t, err)
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, name), nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			if n != nil {
+				f(n)
+			}
+			return true
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -101,6 +102,7 @@ func (r Report) WriteText(w io.Writer) error {
 		row(name, Report{Cases: r.inArea(name)})
 	}
 	row("all", r)
+	r.listSkipped(&b)
 	r.list(&b, "Deviations, which are known", Deviation)
 	r.list(&b, "Failures", Failed)
 	_, err := io.WriteString(w, printable(b.String()))
@@ -131,10 +133,31 @@ func (r Report) list(b *strings.Builder, heading string, result Result) {
 		if c.Reason != "" {
 			fmt.Fprintf(b, "    Reason: %s\n", c.Reason)
 		}
-		for _, f := range c.Failures {
+		const most = 3 // of one case; JSON and JUnit have all
+		for i, f := range c.Failures {
+			if i == most {
+				fmt.Fprintf(b, "    and %d more\n", len(c.Failures)-most)
+				break
+			}
 			fmt.Fprintf(b, "    %s\n", strings.ReplaceAll(f, "\n", "\n    "))
 		}
 		fmt.Fprintf(b, "    Consequence for a kubelet: %s\n", c.Consequence)
+	}
+}
+
+// listSkipped writes why cases were skipped.
+func (r Report) listSkipped(b *strings.Builder) {
+	count := map[string]int{}
+	for _, c := range r.Cases {
+		if c.Result == Skipped {
+			count[c.Reason]++
+		}
+	}
+	if len(count) > 0 {
+		b.WriteString("\nSkipped\n\n")
+	}
+	for _, reason := range slices.Sorted(maps.Keys(count)) {
+		fmt.Fprintf(b, "  %d: %s\n", count[reason], reason)
 	}
 }
 

@@ -21,7 +21,7 @@ func sampleReport() Report {
 		Cases: []CaseResult{
 			{Area: "pods", Name: "a pod has an address", Result: Passed, Seconds: 0.5, Consequence: "it would be unreachable"},
 			{
-				Area: "pods", Name: "a pod ends", Result: Failed, Seconds: 1.25, Failures: []string{"state is <ready>\x1b[31m", "second"},
+				Area: "pods", Name: "a pod ends", Result: Failed, Seconds: 1.25, Failures: []string{"state is <ready>\x1b[31m", "second", "third", "fourth", "fifth"},
 				Consequence: "pods would stay",
 			},
 			{Area: "lists", Name: "a list is whole", Result: Deviation, Failures: []string{"one is missing"}, Consequence: "a pod would start twice", Reason: "it has a limit"},
@@ -40,6 +40,10 @@ pods                                   1       1          0        0
 lists                                  0       0          1        1
 all                                    1       1          1        1
 
+Skipped
+
+  1: needs memory
+
 Deviations, which are known
 
   lists: a list is whole
@@ -52,6 +56,8 @@ Failures
   pods: a pod ends
     state is <ready>�[31m
     second
+    third
+    and 2 more
     Consequence for a kubelet: pods would stay
 `, b.String(), "a runtime does not control the terminal")
 }
@@ -100,7 +106,7 @@ func TestReport_WriteJUnitIsWhatServersRead(t *testing.T) {
 	assert.Equal(t, junitCase{Name: "a pod has an address", ClassName: "cri.pods", Time: "0.500"}, pods.Cases[0])
 	require.NotNil(t, pods.Cases[1].Failure)
 	assert.Equal(t, "Consequence for a kubelet: pods would stay", pods.Cases[1].Failure.Message)
-	assert.Equal(t, "state is <ready>\uFFFD[31m\nsecond", pods.Cases[1].Failure.Text)
+	assert.Equal(t, "state is <ready>\uFFFD[31m\nsecond\nthird\nfourth\nfifth", pods.Cases[1].Failure.Text)
 	require.NotNil(t, lists.Cases[0].Skipped)
 	assert.Equal(t, junitMessage{Message: "known failure: it has a limit", Text: "one is missing"}, *lists.Cases[0].Skipped)
 	assert.Equal(t, junitMessage{Message: "needs memory"}, *lists.Cases[1].Skipped)

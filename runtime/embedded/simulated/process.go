@@ -254,8 +254,8 @@ func (p *process) Usage() embedded.Usage {
 	run := time.Since(p.start)
 	memory := at(p.script.Memory, run)
 	return embedded.Usage{
-		CPU:        time.Duration(float64(run) * float64(p.script.MilliCPU) / 1000),
-		NanoCores:  p.script.MilliCPU * 1e6,
+		CPU:        processorTime(p.script.CPU, run),
+		NanoCores:  at(curve(p.script.CPU), run) * 1e6,
 		WorkingSet: memory, RSS: memory, Disk: at(p.script.Disk, run), Processes: 1,
 	}
 }

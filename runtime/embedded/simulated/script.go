@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/health/grpc_health_v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // ScriptPrefix is the domain of the annotations that script simulated
@@ -35,8 +34,8 @@ type Script struct {
 	// Memory and Disk [memory: 0s=10Mi,1m=100Mi] are the use over time, linear between
 	// points. When Memory reaches the container's limit, it is OOM killed.
 	Memory, Disk []UsagePoint
-	// MilliCPU [cpu: 250m] is the constant use.
-	MilliCPU uint64
+	// CPU [cpu: 250m, or 0s=50m,1m=2] is the use over time in the same way.
+	CPU []CPUPoint
 	// OOMAfter [oom-after: 10s] kills it as the kernel would.
 	OOMAfter time.Duration
 	// IgnoreTERM [ignore-term: true] ignores all signals but SIGKILL.
@@ -80,12 +79,6 @@ type OutputLine struct {
 	Open   bool   // no newline follows it
 }
 
-// UsagePoint is the use at a time after the start.
-type UsagePoint struct {
-	At    time.Duration
-	Bytes uint64
-}
-
 // check validates the script.
 func (s *Script) check() error {
 	if s == nil {
@@ -97,7 +90,7 @@ func (s *Script) check() error {
 			errs = append(errs, fmt.Errorf("script: negative duration %s", d))
 		}
 	}
-	for _, curve := range [][]UsagePoint{s.Memory, s.Disk} {
+	for _, curve := range [][]UsagePoint{s.Memory, s.Disk, curve(s.CPU)} {
 		if !slices.IsSortedFunc(curve, func(a, b UsagePoint) int { return cmp.Compare(a.At, b.At) }) {
 			errs = append(errs, errors.New("script: usage points must be in order of time"))
 		}
@@ -139,7 +132,7 @@ func (s *Script) set(key, value string) (err error) {
 	case "disk":
 		s.Disk, err = parseUsage(value)
 	case "cpu":
-		s.MilliCPU, err = milli(value)
+		s.CPU, err = parseCPU(value)
 	case "oom-after":
 		s.OOMAfter, err = time.ParseDuration(value)
 	case "ignore-term":
@@ -240,71 +233,6 @@ func codeList(value string) ([]int32, error) {
 		out = append(out, int32(n))
 	}
 	return out, nil
-}
-
-// parseUsage parses points: 10Mi, or 0s=10Mi,1m=100Mi.
-func parseUsage(value string) ([]UsagePoint, error) {
-	var out []UsagePoint
-	for part := range strings.SplitSeq(value, ",") {
-		at, amount, timed := strings.Cut(strings.TrimSpace(part), "=")
-		var p UsagePoint
-		var err error
-		if !timed {
-			amount = at
-		} else if p.At, err = time.ParseDuration(at); err != nil {
-			return nil, err
-		}
-		q, err := resource.ParseQuantity(amount)
-		if err != nil {
-			return nil, fmt.Errorf("%q: %w", amount, err)
-		}
-		p.Bytes = uint64(max(0, q.Value()))
-		out = append(out, p)
-	}
-	return out, nil
-}
-
-func milli(value string) (uint64, error) {
-	q, err := resource.ParseQuantity(value)
-	if err != nil {
-		return 0, err
-	}
-	return uint64(max(0, q.MilliValue())), nil
-}
-
-// at returns the use at a time after the start.
-func at(points []UsagePoint, t time.Duration) uint64 {
-	for i, p := range points {
-		if t >= p.At {
-			continue
-		}
-		if i == 0 {
-			return p.Bytes
-		}
-		from := points[i-1]
-		part := float64(t-from.At) / float64(p.At-from.At)
-		return uint64(float64(from.Bytes) + part*(float64(p.Bytes)-float64(from.Bytes)))
-	}
-	if len(points) == 0 {
-		return 0
-	}
-	return points[len(points)-1].Bytes
-}
-
-// reaches returns when the use first reaches limit.
-func reaches(points []UsagePoint, limit uint64) (time.Duration, bool) {
-	for i, p := range points {
-		if p.Bytes < limit {
-			continue
-		}
-		if i == 0 {
-			return p.At, true
-		}
-		from := points[i-1]
-		part := float64(limit-from.Bytes) / float64(p.Bytes-from.Bytes)
-		return from.At + time.Duration(part*float64(p.At-from.At)), true
-	}
-	return 0, false
 }
 
 // byAttempt returns the n-th of codes, the last one for larger n, 0 for none.

@@ -68,11 +68,12 @@ func FuzzScript_Apply(f *testing.F) {
 			return
 		}
 		require.NoError(t, s.check())
-		for _, points := range [][]UsagePoint{s.Memory, s.Disk} {
+		for _, points := range [][]UsagePoint{s.Memory, s.Disk, curve(s.CPU)} {
 			at(points, time.Duration(after))
 			reaches(points, limit)
 		}
 		byAttempt(s.ExitCodes, int(after))
+		require.GreaterOrEqual(t, processorTime(s.CPU, time.Duration(after)), time.Duration(0))
 	})
 }
 
@@ -103,7 +104,7 @@ func TestScript_IsSetByAnnotations(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, Script{
 		RunFor: 2 * time.Minute, ExitCodes: []int32{1, 2}, Output: []OutputLine{{Text: "a"}, {Text: "b"}},
-		Memory: []UsagePoint{{0, 1024}, {10 * time.Second, 3072}}, MilliCPU: 250, TermExitCode: &two,
+		Memory: []UsagePoint{{0, 1024}, {10 * time.Second, 3072}}, CPU: []CPUPoint{{0, 250}}, TermExitCode: &two,
 	}, got)
 	assert.Equal(t, uint64(2048), at(got.Memory, 5*time.Second))
 	hit, ok := reaches(got.Memory, 2048)

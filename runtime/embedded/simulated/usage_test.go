@@ -37,3 +37,42 @@ func TestExecutor_UsageFollowsTheScript(t *testing.T) {
 		assert.Equal(t, "OOMKilled", g.Inspect(t, id).GetReason(), "a limit below the use kills")
 	})
 }
+
+func TestProcessorTime_IsTheAreaBelowTheCurve(t *testing.T) {
+	ramp := []CPUPoint{{10 * time.Second, 0}, {20 * time.Second, 1000}, {30 * time.Second, 500}}
+	tests := map[string]struct {
+		points []CPUPoint
+		at     time.Duration
+		want   time.Duration
+	}{
+		"no curve":                  {nil, time.Hour, 0},
+		"before the start":          {ramp, -time.Second, 0},
+		"before the first point":    {[]CPUPoint{{time.Minute, 500}}, 10 * time.Second, 5 * time.Second},
+		"a constant":                {[]CPUPoint{{0, 250}}, time.Minute, 15 * time.Second},
+		"nothing yet":               {ramp, 10 * time.Second, 0},
+		"half up":                   {ramp, 15 * time.Second, 1250 * time.Millisecond},
+		"up":                        {ramp, 20 * time.Second, 5 * time.Second},
+		"half down":                 {ramp, 25 * time.Second, 9375 * time.Millisecond},
+		"down":                      {ramp, 30 * time.Second, 12500 * time.Millisecond},
+		"behind the last point":     {ramp, 40 * time.Second, 17500 * time.Millisecond},
+		"more than a duration":      {[]CPUPoint{{0, 1 << 62}}, forever, forever / 2},
+		"two points at one instant": {[]CPUPoint{{0, 0}, {10 * time.Second, 0}, {10 * time.Second, 1000}}, 12 * time.Second, 2 * time.Second},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			assert.InDelta(t, tc.want, processorTime(tc.points, tc.at), float64(time.Microsecond))
+		})
+	}
+}
+
+func TestExecutor_ProcessorsFollowTheScript(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config{})
+		id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p", "sim.sublet.dev/cpu: 0s=0,10s=2")), nil)
+		time.Sleep(5 * time.Second)
+		r, err := g.CRI.ContainerStats(t.Context(), &v1.ContainerStatsRequest{ContainerId: id})
+		require.NoError(t, err)
+		assert.Equal(t, uint64(1e9), r.GetStats().GetCpu().GetUsageNanoCores().GetValue())
+		assert.Equal(t, uint64(2500*time.Millisecond), r.GetStats().GetCpu().GetUsageCoreNanoSeconds().GetValue())
+	})
+}
