@@ -7,6 +7,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
 )
 
 // Options returns the options that make an agent a node of the cluster: its pods, their
@@ -34,6 +35,8 @@ func (k *Kube) Options(cacheDir string) []agent.Option {
 type components struct{ *agent.Components }
 
 func (c components) Resend(uid types.UID) { c.StatusManager.Resend(uid) }
+
+func (c components) Requeue(uid types.UID) { c.PodWorkers.Requeue(uid, podworkers.RequeueNow) }
 
 func (c components) Pods() (desired []*corev1.Pod, synced bool) {
 	synced = len(c.Sources.Unsynced()) == 0 // first: what syncs meanwhile is in the pods

@@ -40,11 +40,18 @@ type follower struct {
 // newFollower returns the follower of the object with that name, or of all if name is "".
 // failed gets each error of a request; it may be nil.
 func newFollower[L runtime.Object](k *Kube, client resourceClient[L], object runtime.Object, name string, store cache.ReflectorStore, failed func(error)) *follower {
-	f := &follower{log: logr.FromSlogHandler(k.cfg.Logger.Handler()), failed: failed}
-	selector := fields.Everything().String()
+	selector := fields.Everything()
 	if name != "" {
-		selector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+		selector = fields.OneTermEqualSelector(metav1.ObjectNameField, name)
 	}
+	return newSelectingFollower(k, client, object, selector, store, failed)
+}
+
+// newSelectingFollower is newFollower for all objects that a selector of fields selects.
+func newSelectingFollower[L runtime.Object](
+	k *Kube, client resourceClient[L], object runtime.Object, selected fields.Selector, store cache.ReflectorStore, failed func(error),
+) *follower {
+	f, selector := &follower{log: logr.FromSlogHandler(k.cfg.Logger.Handler()), failed: failed}, selected.String()
 	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector

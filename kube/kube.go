@@ -32,6 +32,8 @@ type Kube struct {
 type nodeAgent interface {
 	// Resend has the last status of a pod sent again.
 	Resend(uid types.UID)
+	// Requeue has a pod synced soon. The pod may be unknown.
+	Requeue(uid types.UID)
 	// Pods returns the desired pods, and whether they are all known.
 	Pods() (desired []*corev1.Pod, synced bool)
 }
@@ -82,6 +84,12 @@ func (k *Kube) getAgent() nodeAgent {
 func (k *Kube) resend(uid types.UID) {
 	if a := k.getAgent(); a != nil {
 		a.Resend(uid)
+	}
+}
+
+func (k *Kube) requeue(uid types.UID) {
+	if a := k.getAgent(); a != nil {
+		a.Requeue(uid)
 	}
 }
 

@@ -38,14 +38,14 @@ type ObjectsConfig struct {
 }
 
 // Objects are the ConfigMaps and Secrets that pods refer to, and what else only the API
-// server has for them: tokens, trust bundles and the variables of services. It implements
+// server has for them: tokens, trust bundles, certificates and the variables of services. It implements
 // podspec.Objects, podspec.Projections and podspec.Services.
 //
 //   - Each object is watched by its own name, as the Node authorizer wants it, from its
 //     first use until no desired pod refers to it. One that is immutable is not watched.
 //   - What is known is kept on disk. It is used while the API server does not answer, so
 //     that a node that reboots without it starts its pods.
-//   - Secrets and tokens occur in no error, log or event.
+//   - Secrets, tokens and private keys occur in no error, log or event.
 //
 // Run does the work; the other methods may be called from any goroutine, and block until
 // it runs and the API server has answered, for up to ten seconds.
@@ -56,6 +56,7 @@ type Objects struct {
 	tokens   *tokens
 	services *services
 	bundles  *trustBundles
+	certs    *podCertificates
 
 	mu       sync.Mutex      // guards the fields below; never held during I/O
 	ctx      context.Context //nolint:containedctx // that of Run, for watches
@@ -86,6 +87,7 @@ func (k *Kube) Objects(cfg ObjectsConfig) (*Objects, error) {
 	o := &Objects{k: k, cfg: cfg, disk: objectDir(cfg.Dir), followed: map[podspec.Ref]*followedObject{}, running: make(chan struct{})}
 	o.tokens = newTokens(k, o.disk)
 	o.services = &services{k: k, disk: o.disk, synced: make(chan struct{}), running: o.running}
+	o.certs = newPodCertificates(k, o.disk)
 	o.bundles = &trustBundles{k: k, synced: make(chan struct{}), used: make(chan struct{})}
 	return o, nil
 }
@@ -101,6 +103,7 @@ func (o *Objects) Run(ctx context.Context) error {
 	close(o.running)
 	o.wg.Go(func() { o.services.run(ctx) })
 	o.wg.Go(func() { o.bundles.run(ctx) })
+	o.wg.Go(func() { o.certs.run(ctx) })
 	ticker := time.NewTicker(objectsPeriod)
 	defer ticker.Stop()
 	defer o.wg.Wait()
@@ -226,6 +229,7 @@ func (o *Objects) sweep(now time.Time) {
 	}
 	o.mu.Unlock()
 	o.tokens.keep(uids)
+	o.certs.keep(uids)
 	if err := o.disk.keep(refs, uids); err != nil {
 		o.k.cfg.Logger.Warn("unused objects not removed from disk", logattr.Err(err))
 	}

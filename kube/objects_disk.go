@@ -15,13 +15,14 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// objectDir is a directory of objects and tokens; "" keeps none. Names of objects contain
+// objectDir is a directory of objects, tokens and certificates; "" keeps none. Names of objects contain
 // no underscore, so that no two have one file.
 type objectDir string
 
 const (
-	tokenPrefix  = "token_"
-	servicesFile = "services.json"
+	tokenPrefix       = "token_"
+	certificatePrefix = "certificate_"
+	servicesFile      = "services.json"
 )
 
 // prepare creates the directory and removes what an interrupted write has left.
@@ -96,7 +97,8 @@ func (d objectDir) remove(name string) error {
 	return nil
 }
 
-// keep removes the objects that are not in refs, and the tokens of pods not in uids.
+// keep removes the objects that are not in refs, and the tokens and certificates of pods not
+// in uids.
 func (d objectDir) keep(refs map[podspec.Ref]bool, uids map[types.UID]bool) error {
 	if d == "" {
 		return nil
@@ -108,11 +110,21 @@ func (d objectDir) keep(refs map[podspec.Ref]bool, uids map[types.UID]bool) erro
 	entries, err := os.ReadDir(string(d))
 	for _, e := range entries {
 		name := e.Name()
-		if uid, _, ok := strings.Cut(strings.TrimPrefix(name, tokenPrefix), "_"); names[name] || strings.HasPrefix(name, ".") ||
-			strings.HasPrefix(name, tokenPrefix) && ok && uids[types.UID(uid)] {
+		if names[name] || strings.HasPrefix(name, ".") || uids[ownerOf(name)] {
 			continue
 		}
 		err = errors.Join(err, d.remove(name))
 	}
 	return err
+}
+
+// ownerOf returns the pod to which a file with a token or certificate belongs, or "".
+func ownerOf(name string) types.UID {
+	for _, prefix := range []string{tokenPrefix, certificatePrefix} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			uid, _, _ := strings.Cut(rest, "_")
+			return types.UID(uid)
+		}
+	}
+	return ""
 }

@@ -19,6 +19,9 @@ type Projections interface {
 	// ClusterTrustBundle returns PEM certificates. The error wraps ErrObjectNotFound if no
 	// bundle is selected.
 	ClusterTrustBundle(ctx context.Context, p *corev1.ClusterTrustBundleProjection) ([]byte, error)
+	// PodCertificate returns a private key in PKCS #8 and its certificate chain, both in PEM.
+	// They belong together and are renewed before the certificate expires.
+	PodCertificate(ctx context.Context, pod *corev1.Pod, p *corev1.PodCertificateProjection) (key, chain []byte, err error)
 }
 
 // Services is an optional interface of Objects: the variables that tell the containers
@@ -43,6 +46,14 @@ func (l objectPlaces) ClusterTrustBundle(ctx context.Context, p *corev1.ClusterT
 	return nil, errors.ErrUnsupported
 }
 
+// PodCertificate implements Projections by the first place that does.
+func (l objectPlaces) PodCertificate(ctx context.Context, pod *corev1.Pod, p *corev1.PodCertificateProjection) (key, chain []byte, err error) {
+	if s, ok := firstPlace[Projections](l); ok {
+		return s.PodCertificate(ctx, pod, p)
+	}
+	return nil, nil, errors.ErrUnsupported
+}
+
 // ServiceEnv implements Services by the first place that does; there are none without.
 func (l objectPlaces) ServiceEnv(ctx context.Context, pod *corev1.Pod) ([]corev1.EnvVar, error) {
 	if s, ok := firstPlace[Services](l); ok {
@@ -62,7 +73,7 @@ func firstPlace[T any](l objectPlaces) (T, bool) {
 }
 
 // UnsupportedInCluster is Unsupported for a node whose Objects implement Projections: a
-// pod of the API server may have a service account and its tokens. Static pods may not,
+// pod of the API server may have a service account, its tokens and certificates. Static pods may not,
 // as with a kubelet.
 func UnsupportedInCluster(pod *corev1.Pod) field.ErrorList {
 	all := Unsupported(pod)
@@ -78,6 +89,7 @@ func UnsupportedInCluster(pod *corev1.Pod) field.ErrorList {
 		for j := range pod.Spec.Volumes[i].Projected.Sources {
 			served[sources.Index(j).Child("serviceAccountToken").String()] = true
 			served[sources.Index(j).Child("clusterTrustBundle").String()] = true
+			served[sources.Index(j).Child("podCertificate").String()] = true
 		}
 	}
 	return slices.DeleteFunc(all, func(e *field.Error) bool { return served[e.Field] })

@@ -23,6 +23,10 @@ func (cluster) ClusterTrustBundle(_ context.Context, p *corev1.ClusterTrustBundl
 	return []byte(*p.Name), nil
 }
 
+func (cluster) PodCertificate(_ context.Context, pod *corev1.Pod, p *corev1.PodCertificateProjection) (key, chain []byte, err error) {
+	return []byte("key of " + pod.Name), []byte("chain of " + p.SignerName), nil
+}
+
 func (cluster) ServiceEnv(_ context.Context, pod *corev1.Pod) ([]corev1.EnvVar, error) {
 	return []corev1.EnvVar{{Name: "SERVICE", Value: pod.Namespace}}, nil
 }
@@ -38,6 +42,9 @@ func TestFirstObjects_KeepsWhatAPlaceCanDo(t *testing.T) {
 	bundle, err := all.(podspec.Projections).ClusterTrustBundle(t.Context(), &corev1.ClusterTrustBundleProjection{Name: &name})
 	require.NoError(t, err)
 	assert.Equal(t, "bundle", string(bundle))
+	key, chain, err := all.(podspec.Projections).PodCertificate(t.Context(), pod, &corev1.PodCertificateProjection{SignerName: "s"})
+	require.NoError(t, err)
+	assert.Equal(t, "key of p, chain of s", string(key)+", "+string(chain))
 	env, err := all.(podspec.Services).ServiceEnv(t.Context(), pod)
 	require.NoError(t, err)
 	assert.Equal(t, []corev1.EnvVar{{Name: "SERVICE", Value: "ns"}}, env)
@@ -46,6 +53,8 @@ func TestFirstObjects_KeepsWhatAPlaceCanDo(t *testing.T) {
 	_, err = none.(podspec.Projections).ServiceAccountToken(t.Context(), pod, nil)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, err = none.(podspec.Projections).ClusterTrustBundle(t.Context(), nil)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	_, _, err = none.(podspec.Projections).PodCertificate(t.Context(), pod, nil)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	env, err = none.(podspec.Services).ServiceEnv(t.Context(), pod)
 	require.NoError(t, err)
@@ -70,7 +79,7 @@ func TestUnsupportedInCluster(t *testing.T) {
 	for _, e := range podspec.UnsupportedInCluster(pod) {
 		fields = append(fields, e.Field)
 	}
-	assert.Equal(t, []string{"spec.volumes[0].persistentVolumeClaim", "spec.volumes[1].projected.sources[2].podCertificate"}, fields)
+	assert.Equal(t, []string{"spec.volumes[0].persistentVolumeClaim"}, fields)
 	pod.Annotations[podspec.AnnotationSource] = "file"
 	assert.Len(t, podspec.UnsupportedInCluster(pod), 6, "a static pod has no service account")
 }

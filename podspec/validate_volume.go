@@ -117,6 +117,13 @@ func (v *validator) projection(path *field.Path, p *corev1.VolumeProjection, nam
 	if p.ServiceAccountToken != nil {
 		v.filePath(path.Child("serviceAccountToken", "path"), p.ServiceAccountToken.Path, names)
 	}
+	if c := p.PodCertificate; c != nil {
+		for _, file := range [][2]string{{"credentialBundlePath", c.CredentialBundlePath}, {"keyPath", c.KeyPath}, {"certificateChainPath", c.CertificateChainPath}} {
+			if file[1] != "" {
+				v.filePath(path.Child("podCertificate", file[0]), file[1], names)
+			}
+		}
+	}
 }
 
 func (v *validator) items(path *field.Path, items []corev1.KeyToPath, names map[string]bool) {

@@ -67,7 +67,7 @@ func hasSecret(vol *corev1.Volume) bool {
 		return false
 	}
 	for _, s := range vol.Projected.Sources {
-		if s.Secret != nil || s.ServiceAccountToken != nil {
+		if s.Secret != nil || s.ServiceAccountToken != nil || s.PodCertificate != nil {
 			return true
 		}
 	}
@@ -240,6 +240,8 @@ func (g *gatherer) projected(sources []corev1.VolumeProjection) {
 			g.token(s.ServiceAccountToken)
 		case s.ClusterTrustBundle != nil:
 			g.trustBundle(s.ClusterTrustBundle)
+		case s.PodCertificate != nil:
+			g.certificate(s.PodCertificate)
 		case *s == (corev1.VolumeProjection{}): // valid and empty
 		default:
 			g.fail("unsupported source %d of the projected volume", i)

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"errors"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -61,4 +62,23 @@ func (g *gatherer) trustBundle(p *corev1.ClusterTrustBundleProjection) {
 		return
 	}
 	g.put(p.Path, data, nil)
+}
+
+// certificate adds the files of a private key and its certificate chain.
+func (g *gatherer) certificate(p *corev1.PodCertificateProjection) {
+	source, ok := g.r.objects.(podspec.Projections)
+	if !ok {
+		g.fail("certificate of signer %s: %w", p.SignerName, errors.ErrUnsupported)
+		return
+	}
+	key, chain, err := source.PodCertificate(g.ctx, g.r.pod, p)
+	if err != nil {
+		g.fail("certificate of signer %s: %w", p.SignerName, err)
+		return
+	}
+	for at, data := range map[string][]byte{p.CredentialBundlePath: slices.Concat(key, chain), p.KeyPath: key, p.CertificateChainPath: chain} {
+		if at != "" {
+			g.putPrivate(at, data)
+		}
+	}
 }

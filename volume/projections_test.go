@@ -33,6 +33,35 @@ func (s *server) ClusterTrustBundle(_ context.Context, p *corev1.ClusterTrustBun
 	return []byte("certificates"), s.err
 }
 
+func (s *server) PodCertificate(_ context.Context, pod *corev1.Pod, p *corev1.PodCertificateProjection) (key, chain []byte, err error) {
+	return []byte("key of " + pod.Name + "\n"), []byte("chain of " + p.SignerName + "\n"), s.err
+}
+
+func TestMount_PodCertificate(t *testing.T) {
+	const volume = "  - {name: v, projected: {sources: [{podCertificate: {signerName: s, keyType: ED25519, credentialBundlePath: d/both, keyPath: key, certificateChainPath: chain}}, " +
+		"{podCertificate: {signerName: t, keyType: ED25519, keyPath: other}}]}}\n"
+	m, p := manager(t, nil), pod(t, "u", volume)
+	gid := int64(os.Getgid())
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &gid}
+	dir := mount(t, m, p, &server{})["v"].HostPath
+	for name, want := range map[string]string{
+		"d/both": "key of " + p.Name + "\nchain of s\n", "key": "key of " + p.Name + "\n", "chain": "chain of s\n", "other": "key of " + p.Name + "\n",
+	} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		assert.Equal(t, want, string(b))
+		info, err := os.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		assert.EqualValues(t, 0o640, info.Mode().Perm(), "for the group alone")
+	}
+	assert.True(t, hasSecret(&p.Spec.Volumes[0]))
+
+	_, err := m.Mount(t.Context(), p, &server{err: errors.New("denied")})
+	require.ErrorContains(t, err, "certificate of signer s: denied")
+	_, err = m.Mount(t.Context(), p, &store{})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+}
+
 const tokenVolume = "  - {name: v, projected: {sources: [{serviceAccountToken: {path: token, audience: vault}}, {clusterTrustBundle: {path: ca, name: b}}]}}\n"
 
 func TestMount_TokensAndTrustBundles(t *testing.T) {
