@@ -45,6 +45,7 @@ type Config struct {
 // PodCache has the observed state of pods. *podcache.Cache is one.
 type PodCache interface {
 	Get(uid types.UID) (runtime.Pod, bool)
+	Pods() []runtime.Pod
 }
 
 // Runtime ends containers and runs commands in them. *cri.Client is one. It can have the

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
+	"slices"
 	"testing"
 	"time"
 
@@ -39,6 +41,8 @@ func (w *world) Get(uid types.UID) (runtime.Pod, bool) {
 	p, ok := w.observed[uid]
 	return p, ok
 }
+
+func (w *world) Pods() []runtime.Pod { return slices.Collect(maps.Values(w.observed)) }
 
 func (w *world) Apply(_ context.Context, pod *corev1.Pod, plan []runtime.Action, _ runtime.RunOptions) runtime.ApplyResult {
 	for _, a := range plan {

@@ -68,8 +68,11 @@ func TestServer_Pages(t *testing.T) {
 	} {
 		status, _, body := n.do(t, c, http.MethodPost, path, "good")
 		assert.Equal(t, want, status, path)
-		if want == 500 {
+		switch want {
+		case 500:
 			assert.Equal(t, "exit code 1\noutput\n", body)
+		case 501:
+			assert.Regexp(t, `^checkpointing of default/web/app failed \(.+\)\n$`, body)
 		}
 	}
 }

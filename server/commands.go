@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -63,7 +64,7 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 	archive, err := s.cfg.Checkpointer.Checkpoint(r.Context(), pod, container, timeout)
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
 	if err != nil {
-		s.fail(w, r, err, http.StatusInternalServerError)
+		s.fail(w, r, fmt.Errorf("checkpointing of %s/%s/%s failed (%w)", pod.Namespace, pod.Name, container, err), http.StatusInternalServerError)
 		return
 	}
 	b, _ := json.Marshal(map[string][]string{"items": {archive}}) // strings cannot fail

@@ -76,7 +76,9 @@ type Config struct {
 	Checkpointer Checkpointer                                 // of /checkpoint/
 	// Summary returns the JSON of /stats/summary, such as a stats.Summary.
 	Summary func(ctx context.Context, onlyCPUAndMemory bool) (any, error)
-	Configz func() any               // the configuration, as JSON, of /configz. It must contain no secret
+	// Configz returns the configuration, as JSON, of /configz: tools read the fields of a
+	// KubeletConfiguration of kubelet.config.k8s.io/v1beta1. It must contain no secret.
+	Configz func() any
 	Flagz   func() map[string]string // the flags of the process, of /flagz. They must contain no secret
 	UI      http.Handler             // of /ui/, a page for people: a ui.Page. Its paths begin after /ui
 	LogDir  string                   // of /logs/, such as /var/log. Links that lead out of it are not followed
@@ -205,7 +207,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		if err := checkListener(listener.Addr()); err != nil {
 			return errors.Join(err, listener.Close())
 		}
-		handler = http.HandlerFunc(s.local)
+		if listener.Addr().Network() != "unix" { // to which no name in DNS leads
+			handler = http.HandlerFunc(s.local)
+		}
 	}
 	listener = netutil.LimitListener(listener, s.cfg.MaxConnections)
 	if s.cfg.TLS != nil {

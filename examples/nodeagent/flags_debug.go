@@ -32,7 +32,12 @@ func (f *debugFlags) define(fs *flag.FlagSet) {
 func (f *debugFlags) remember(fs *flag.FlagSet) {
 	f.values = map[string]string{}
 	fs.VisitAll(func(fl *flag.Flag) {
-		if fl.Name != "manifest-url-header" {
+		_, unsupported := fl.Value.(*unsupportedFlag)
+		switch {
+		case unsupported, fl.Name == "manifest-url-header":
+		case fl.Name == "manifest-url":
+			f.values[fl.Name] = withoutPassword(fl.Value.String())
+		default:
 			f.values[fl.Name] = fl.Value.String()
 		}
 	})
@@ -68,5 +73,4 @@ func (f *debugFlags) configure(cfg *server.Config) {
 		cfg.LogDir = nodeLogDir
 	}
 	cfg.Flagz = func() map[string]string { return maps.Clone(f.values) }
-	cfg.Configz = func() any { return maps.Clone(f.values) }
 }

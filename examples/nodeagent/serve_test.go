@@ -54,7 +54,7 @@ func TestServe_KubeletAPI(t *testing.T) {
 		h.ServeHTTP(w, r)
 		return w.Code, w.Body.String()
 	}
-	for _, path := range []string{"/pods", "/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/problems", "/conditions", "/statusz", "/ui/", "/ui/state"} {
+	for _, path := range []string{"/pods", "/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/problems", "/conditions", "/statusz", "/runningpods/", "/ui/", "/ui/state"} {
 		for i, srv := range servers {
 			code, body := get(srv, path, "secret", i == 1)
 			assert.Equal(t, http.StatusOK, code, "%s: %s", path, body)
@@ -69,6 +69,7 @@ func TestServe_KubeletAPI(t *testing.T) {
 		code, body := get(servers[1], path, "secret", true)
 		assert.Equal(t, http.StatusOK, code, path)
 		assert.NotContains(t, body, "s3cret", path)
+		assert.Equal(t, path == "/configz", strings.Contains(body, `"kind": "KubeletConfiguration"`), path)
 		code, _ = get(servers[0], path, "", false)
 		assert.Equal(t, http.StatusForbidden, code, "%s without TLS", path)
 	}

@@ -43,7 +43,8 @@ type reply struct {
 	} `json:"error"`
 }
 
-// Path returns the path of a Chromium, or skips the test.
+// Path returns the path of a Chromium, or skips the test. With CI=true it fails instead, so
+// that a pipeline cannot pass by looking at nothing.
 func Path(t testing.TB) string {
 	t.Helper()
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -51,7 +52,11 @@ func Path(t testing.TB) string {
 			return path
 		}
 	}
-	t.Skip("needs a browser; on Debian: apt-get install chromium")
+	const missing = "needs a browser; on Debian: apt-get install chromium"
+	if os.Getenv("CI") != "" {
+		t.Fatal(missing)
+	}
+	t.Skip(missing)
 	return ""
 }
 
