@@ -111,6 +111,8 @@ type Config struct {
 	Pulls PullLimits
 	// Credentials finds logins of the node for image pulls. [none: only pull secrets]
 	Credentials CredentialProvider
+	// ImageVerifier decides whether an image may be used. [all may]
+	ImageVerifier ImageVerifier
 	// ImageAccess says who may use images that are present.
 	ImageAccess ImageAccess
 	// Node is what translations need to know of the machine.

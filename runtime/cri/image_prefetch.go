@@ -59,7 +59,9 @@ func (t *applyRun) fetch(ctx context.Context, w neededImage) *fetch {
 	t.images[w] = f
 	t.wg.Go(func() {
 		defer close(f.done)
-		f.image, f.err = t.ensure(ctx, w)
+		if f.image, f.err = t.ensure(ctx, w); f.err == nil {
+			f.err = t.verify(ctx, w, f.image)
+		}
 	})
 	return f
 }
