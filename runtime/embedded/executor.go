@@ -76,6 +76,14 @@ type SandboxPreparer interface {
 	Sandbox(ctx context.Context, pod *v1.PodSandboxConfig) error
 }
 
+// PullPreparer is an Executor that delays or fails pulls.
+type PullPreparer interface {
+	// Pull is called for each pull of an image, by any of its names, for a pod: nil if the
+	// caller names none. It may block; ctx ends when the caller gives up. An error fails
+	// the pull; a gRPC status keeps its code.
+	Pull(ctx context.Context, ref string, pod *v1.PodSandboxConfig) error
+}
+
 // Identified is a Process of this machine. Its PID is in the verbose status of the
 // container.
 type Identified interface {

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/capability"
 	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime/embedded/internal/reference"
 )
@@ -318,6 +319,11 @@ func (st *imageStore) list(filter *v1.ImageFilter) []*v1.Image {
 
 // PullImage implements the CRI.
 func (r *Runtime) PullImage(ctx context.Context, req *v1.PullImageRequest) (*v1.PullImageResponse, error) {
+	if p, ok := capability.Of[PullPreparer](r.cfg.Executor); ok {
+		if err := p.Pull(ctx, req.GetImage().GetImage(), req.GetSandboxConfig()); err != nil {
+			return nil, statusError("pull image "+req.GetImage().GetImage(), err)
+		}
+	}
 	id, err := r.images.pull(ctx, req.GetImage().GetImage())
 	if err != nil {
 		return nil, statusError("pull image "+req.GetImage().GetImage(), err)

@@ -126,7 +126,7 @@ func (p *process) answer(conn net.Conn) {
 		}
 		_, _ = io.Copy(io.Discard, req.Body)
 		resp := &http.Response{
-			StatusCode: int(nthOr(p.script.HTTPStatus, p.request(), http.StatusOK)), ProtoMajor: 1, ProtoMinor: 1, Request: req,
+			StatusCode: int(p.status(p.script.HTTPStatus, p.script.HTTPStatusAt, http.StatusOK)), ProtoMajor: 1, ProtoMinor: 1, Request: req,
 			Body: io.NopCloser(bytes.NewReader(nil)), Close: req.Close,
 		}
 		if resp.Write(conn) != nil || req.Close {
@@ -141,6 +141,21 @@ func (p *process) request() int {
 	defer p.mu.Unlock()
 	p.requests++
 	return p.requests - 1
+}
+
+// status returns the answer to the next request: by time, in order, or def.
+func (p *process) status(inOrder []int32, byTime []AnswerPoint, def int32) int32 {
+	n, since := p.request(), time.Since(p.start)
+	if len(byTime) == 0 {
+		return nthOr(inOrder, n, def)
+	}
+	for _, a := range byTime {
+		if a.At > since {
+			break
+		}
+		def = a.Code
+	}
+	return def
 }
 
 // nthOr returns the n-th of codes, the last one for larger n, or def if there are none.
@@ -175,7 +190,7 @@ type healthServer struct {
 
 // Check implements the health protocol; all services have one status.
 func (h healthServer) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
-	serving := nthOr(h.p.script.GRPCStatus, h.p.request(), int32(grpc_health_v1.HealthCheckResponse_SERVING))
+	serving := h.p.status(h.p.script.GRPCStatus, h.p.script.GRPCStatusAt, int32(grpc_health_v1.HealthCheckResponse_SERVING))
 	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_ServingStatus(serving)}, nil
 }
 

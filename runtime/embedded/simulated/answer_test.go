@@ -90,8 +90,28 @@ func TestExecutor_AnswersProbesByScript(t *testing.T) {
 	})
 }
 
+func TestExecutor_AnswersProbesByTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config{})
+		sb := g.RunPod(t, embeddedtest.PodConfig("p", "sim.sublet.dev/http-status: 10m=503, 20m=200", "sim.sublet.dev/grpc-status: 0s=NOT_SERVING,10m=SERVING"))
+		begin := time.Now()
+		g.Start(t, sb, nil)
+		at := g.PodIP(t, sb) + ":80"
+		for _, want := range []int{200, 503, 200} {
+			assert.Equal(t, want, g.get(t, "http://"+at))
+			assert.Equal(t, want, g.get(t, "http://"+at), "the number of requests does not count")
+			serving := grpc_health_v1.HealthCheckResponse_NOT_SERVING
+			if time.Since(begin) >= 10*time.Minute {
+				serving = grpc_health_v1.HealthCheckResponse_SERVING
+			}
+			assert.Equal(t, serving, g.serving(t, at))
+			time.Sleep(10 * time.Minute)
+		}
+	})
+}
+
 func TestScript_RejectsInvalidAnswers(t *testing.T) {
-	for _, annotation := range []string{"http-status: 20", "http-status: x", "grpc-status: WELL", "ports: x", "listen-after: -1s"} {
+	for _, annotation := range []string{"http-status: 20", "http-status: x", "http-status: 200,1m=503", "http-status: 1x=200", "http-status: 2m=200,1m=503", "grpc-status: 1m=WELL", "grpc-status: WELL", "ports: x", "listen-after: -1s"} {
 		t.Run(annotation, func(t *testing.T) {
 			g := newRig(t, Config{})
 			r, err := g.CRI.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: embeddedtest.PodConfig("p", ScriptPrefix+annotation)})

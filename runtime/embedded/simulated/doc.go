@@ -14,5 +14,5 @@
 //	    sim.sublet.dev/run-for: 30s          # all containers of the pod
 //	    job.sim.sublet.dev/exit-code: 1,1,0  # the container job, by attempt
 //
-// Script has all keys.
+// Script has all keys; docs/simulate.md has a table of them and a complete program.
 package simulated

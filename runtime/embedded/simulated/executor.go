@@ -43,14 +43,16 @@ type Config struct {
 type Executor struct {
 	cfg Config
 
-	mu   sync.Mutex                          // guards the rest
-	pods map[*v1.PodSandboxConfig][]*process // that run
+	mu    sync.Mutex                          // guards the rest
+	pods  map[*v1.PodSandboxConfig][]*process // that run
+	pulls map[string]int                      // that failed, by pod and image
 }
 
 var (
 	_ embedded.Executor        = (*Executor)(nil)
 	_ embedded.Checker         = (*Executor)(nil)
 	_ embedded.SandboxPreparer = (*Executor)(nil)
+	_ embedded.PullPreparer    = (*Executor)(nil)
 	_ embedded.Dialer          = (*Executor)(nil)
 	_ embedded.ResourceUpdater = (*process)(nil)
 )
@@ -120,6 +122,38 @@ func (s *Executor) Sandbox(ctx context.Context, pod *v1.PodSandboxConfig) error 
 		return errors.New(script.SandboxError)
 	}
 	return nil
+}
+
+// Pull implements embedded.PullPreparer: it delays or fails a pull by the annotations of
+// the pod that needs the image.
+func (s *Executor) Pull(ctx context.Context, ref string, pod *v1.PodSandboxConfig) error {
+	script, err := s.cfg.Script.apply("", pod.GetAnnotations())
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := sleep.For(ctx, script.PullDelay); err != nil {
+		return err
+	}
+	if script.PullError == "" || script.PullFailures > 0 && s.countFailedPull(pod.GetMetadata().GetUid()+" "+ref, script.PullFailures) {
+		return nil
+	}
+	return errors.New(script.PullError)
+}
+
+// countFailedPull counts a failed pull. It returns true if so many have failed before, and
+// forgets them.
+func (s *Executor) countFailedPull(key string, most int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pulls[key] == most {
+		delete(s.pulls, key)
+		return true
+	}
+	if s.pulls == nil {
+		s.pulls = map[string]int{}
+	}
+	s.pulls[key]++
+	return false
 }
 
 // Create implements embedded.Executor.

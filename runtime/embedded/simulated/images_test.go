@@ -1,12 +1,15 @@
 package simulated
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
@@ -54,4 +57,46 @@ func TestExecutor_ChecksItsConfig(t *testing.T) {
 	for _, want := range []string{"Config.Script", `"A B"`, `Images["y"]`} {
 		assert.ErrorContains(t, err, want)
 	}
+}
+
+func TestExecutor_DelaysAndFailsPulls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config{})
+		pull := func(image string, annotations ...string) (time.Duration, error) {
+			start := time.Now()
+			_, err := g.Images.PullImage(t.Context(), &v1.PullImageRequest{
+				Image: &v1.ImageSpec{Image: image}, SandboxConfig: embeddedtest.PodConfig("p", annotations...),
+			})
+			return time.Since(start), err
+		}
+		duration, err := pull("slow", ScriptPrefix+"pull-delay: 1m")
+		require.NoError(t, err)
+		assert.Equal(t, time.Minute, duration)
+
+		for range 3 {
+			_, err = pull("never", ScriptPrefix+"pull-error: no such image")
+			require.ErrorContains(t, err, "no such image")
+		}
+		for _, want := range []string{"busy", "busy", "", "busy", "busy", ""} { // each pull
+			_, err := pull("later", ScriptPrefix+"pull-error: busy", ScriptPrefix+"pull-failures: 2")
+			if want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, want)
+			}
+		}
+		_, err = pull("later")
+		require.NoError(t, err)
+		_, err = pull("later", ScriptPrefix+"pull-failures: -1")
+		assert.Equal(t, codes.InvalidArgument, status.Code(err))
+		_, err = g.Images.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "alone"}})
+		require.NoError(t, err, "a pull for no pod")
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = g.Images.PullImage(ctx, &v1.PullImageRequest{
+			Image: &v1.ImageSpec{Image: "slow"}, SandboxConfig: embeddedtest.PodConfig("p", ScriptPrefix+"pull-delay: 1h"),
+		})
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
+	})
 }

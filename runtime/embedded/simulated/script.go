@@ -53,6 +53,11 @@ type Script struct {
 	// SandboxDelay, SandboxError [sandbox-delay, sandbox-error] are of the pod.
 	SandboxDelay time.Duration
 	SandboxError string
+	// PullDelay, PullError [pull-delay: 1m, pull-error: text] are of the images that a pod
+	// pulls. PullFailures [pull-failures: 2] is how often each pull fails; 0 is always.
+	PullDelay    time.Duration
+	PullError    string
+	PullFailures int
 	// Exec [exec-exit-code: 1,1,0, exec-output, exec-delay] is the result of every
 	// command run in the container. Without it a few commands are simulated: true,
 	// false, echo, sleep, exit, kill, and sh -c of these.
@@ -69,6 +74,15 @@ type Script struct {
 	// NOT_SERVING,SERVING] answer HTTP requests and gRPC health checks in order; the
 	// last one repeats. Defaults: 200 and SERVING.
 	HTTPStatus, GRPCStatus []int32
+	// HTTPStatusAt and GRPCStatusAt [http-status: 10m=503,20m=200] answer by the time since
+	// the start instead: each from its time on, the defaults before the first one.
+	HTTPStatusAt, GRPCStatusAt []AnswerPoint
+}
+
+// AnswerPoint is the answer from a time after the start on.
+type AnswerPoint struct {
+	At   time.Duration
+	Code int32
 }
 
 // OutputLine is one line of output.
@@ -85,7 +99,7 @@ func (s *Script) check() error {
 		return nil
 	}
 	var errs []error
-	for _, d := range []time.Duration{s.RunFor, s.OutputEvery, s.OOMAfter, s.StopAfter, s.StartDelay, s.SandboxDelay, s.ExecDelay, s.ListenAfter, s.AnswerDelay} {
+	for _, d := range []time.Duration{s.RunFor, s.OutputEvery, s.OOMAfter, s.StopAfter, s.StartDelay, s.SandboxDelay, s.ExecDelay, s.ListenAfter, s.AnswerDelay, s.PullDelay} {
 		if d < 0 {
 			errs = append(errs, fmt.Errorf("script: negative duration %s", d))
 		}
@@ -94,6 +108,14 @@ func (s *Script) check() error {
 		if !slices.IsSortedFunc(curve, func(a, b UsagePoint) int { return cmp.Compare(a.At, b.At) }) {
 			errs = append(errs, errors.New("script: usage points must be in order of time"))
 		}
+	}
+	for _, answers := range [][]AnswerPoint{s.HTTPStatusAt, s.GRPCStatusAt} {
+		if !slices.IsSortedFunc(answers, func(a, b AnswerPoint) int { return cmp.Compare(a.At, b.At) }) {
+			errs = append(errs, errors.New("script: answers must be in order of time"))
+		}
+	}
+	if s.PullFailures < 0 {
+		errs = append(errs, fmt.Errorf("script: negative number of failures %d", s.PullFailures))
 	}
 	return errors.Join(errs...)
 }
@@ -165,6 +187,12 @@ func (s *Script) setFailure(key, value string) (err error) {
 		s.SandboxDelay, err = time.ParseDuration(value)
 	case "sandbox-error":
 		s.SandboxError = value
+	case "pull-delay":
+		s.PullDelay, err = time.ParseDuration(value)
+	case "pull-error":
+		s.PullError = value
+	case "pull-failures":
+		s.PullFailures, err = strconv.Atoi(value)
 	case "exec-exit-code":
 		s.ExecExitCodes, err = codeList(value)
 	case "exec-output":
@@ -190,29 +218,57 @@ func (s *Script) setAnswer(key, value string) (err error) {
 	case "answer-delay":
 		s.AnswerDelay, err = time.ParseDuration(value)
 	case "http-status":
-		s.HTTPStatus, err = codeList(value)
-		if bad := slices.IndexFunc(s.HTTPStatus, func(code int32) bool { return code < 100 || code > 599 }); bad >= 0 {
-			err = fmt.Errorf("invalid HTTP status %d", s.HTTPStatus[bad])
-		}
+		s.HTTPStatus, s.HTTPStatusAt, err = answers(value, httpStatus)
 	case "grpc-status":
-		s.GRPCStatus, err = servingList(value)
+		s.GRPCStatus, s.GRPCStatusAt, err = answers(value, servingStatus)
 	default:
 		return errors.New("unknown key")
 	}
 	return err
 }
 
-// servingList parses statuses of the gRPC health protocol by name.
-func servingList(value string) ([]int32, error) {
-	var out []int32
-	for name := range strings.SplitSeq(value, ",") {
-		n, ok := grpc_health_v1.HealthCheckResponse_ServingStatus_value[strings.TrimSpace(name)]
-		if !ok {
-			return nil, fmt.Errorf("invalid serving status %q", name)
+// answers parses answers in order, or by time if each has one.
+func answers(value string, parse func(string) (int32, error)) (inOrder []int32, byTime []AnswerPoint, err error) {
+	for part := range strings.SplitSeq(value, ",") {
+		at, name, timed := strings.Cut(strings.TrimSpace(part), "=")
+		if !timed {
+			name = at
 		}
-		out = append(out, n)
+		code, err := parse(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !timed {
+			inOrder = append(inOrder, code)
+			continue
+		}
+		after, err := time.ParseDuration(at)
+		if err != nil {
+			return nil, nil, err
+		}
+		byTime = append(byTime, AnswerPoint{At: after, Code: code})
 	}
-	return out, nil
+	if len(inOrder) > 0 && len(byTime) > 0 {
+		return nil, nil, fmt.Errorf("%q: either all answers have a time or none", value)
+	}
+	return inOrder, byTime, nil
+}
+
+func httpStatus(value string) (int32, error) {
+	n, err := strconv.ParseInt(value, 10, 32)
+	if err == nil && (n < 100 || n > 599) {
+		err = fmt.Errorf("invalid HTTP status %d", n)
+	}
+	return int32(n), err
+}
+
+// servingStatus parses a status of the gRPC health protocol by name.
+func servingStatus(name string) (int32, error) {
+	n, ok := grpc_health_v1.HealthCheckResponse_ServingStatus_value[name]
+	if !ok {
+		return 0, fmt.Errorf("invalid serving status %q", name)
+	}
+	return n, nil
 }
 
 func lines(text string) []OutputLine {

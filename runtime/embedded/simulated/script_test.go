@@ -3,6 +3,8 @@ package simulated
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -167,4 +169,23 @@ func TestScript_WritesTerminationMessage(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "bye", string(b))
 	})
+}
+
+// docs/simulate.md has every key.
+func TestScript_KeysAreDocumented(t *testing.T) {
+	source, err := os.ReadFile("script.go")
+	require.NoError(t, err)
+	doc, err := os.ReadFile("../../../docs/simulate.md")
+	require.NoError(t, err)
+	_, table, ok := strings.Cut(string(doc), "| key |")
+	require.True(t, ok)
+	keys := regexp.MustCompile(`case "([a-z-]+)":`).FindAllStringSubmatch(string(source), -1)
+	require.Greater(t, len(keys), 25)
+	for _, key := range keys {
+		assert.Contains(t, table, "`"+key[1]+"`")
+		s := Script{}
+		if err := s.set(key[1], "1"); err != nil {
+			assert.NotContains(t, err.Error(), "unknown key", key[1])
+		}
+	}
 }
