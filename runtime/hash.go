@@ -29,17 +29,18 @@ func HashContainer(c *corev1.Container) string {
 	}
 	// Fields that are not set are left out of the text, so that a field added to
 	// the API does not change the hash of containers that do without it.
-	return hashVersion + hashJSON(&made)
+	return hashJSON(hashVersion, &made)
 }
 
-// hashJSON returns a hash of v, whose type can be marshalled.
-func hashJSON(v any) string {
+// hashJSON returns version and a hash of v, whose type can be marshalled.
+func hashJSON(version string, v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
-		return ""
+		return version
 	}
 	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8])
+	var hash [32]byte // on the stack: this is called for each container of each sync
+	return string(hex.AppendEncode(append(hash[:0], version...), sum[:8]))
 }
 
 // HashWithInjection returns the hash of a container spec and of what is injected into the

@@ -124,5 +124,5 @@ func (i Injection) Hash() string {
 	if i.IsZero() {
 		return ""
 	}
-	return hashJSON(i)
+	return hashJSON("", i)
 }
