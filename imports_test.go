@@ -18,6 +18,7 @@ const module = "github.com/sublet-dev/agent"
 // RATIONALE.md. Only the root and the examples know all.
 var allowedImports = map[string][]string{
 	"podspec":                    {},
+	"kubeletconfig":              {"cgroup", "eviction", "imagegc", "logrotate", "node", "podsync", "podworkers", "runtime", "runtime/cri", "topology"},
 	"runtime":                    {"internal/capability", "internal/monotonic", "podspec"},
 	"runtime/cri":                {"internal/crilog", "internal/podnet", "internal/safe", "podspec", "runtime", "runtime/cri/internal/images", "runtime/cri/internal/translate"},
 	"runtime/provider":           {"internal/safe", "podspec", "podstream", "runtime", "runtime/internal/cristream"},
@@ -194,7 +195,7 @@ func TestImports_OnlyKubeDependsOnClientGo(t *testing.T) {
 			continue
 		}
 		for _, foreign := range []string{"k8s.io/client-go", "k8s.io/kubelet", "k8s.io/kubernetes", module + "/kube"} {
-			if (strings.HasPrefix(pkg, "devices/") || slices.Contains([]string{"runtime/cri/credentialprovider", "pluginregistry", "csi", "internal/csitest", "e2e"}, pkg)) && foreign == "k8s.io/kubelet" {
+			if (strings.HasPrefix(pkg, "devices/") || slices.Contains([]string{"runtime/cri/credentialprovider", "kubeletconfig", "pluginregistry", "csi", "internal/csitest", "e2e"}, pkg)) && foreign == "k8s.io/kubelet" {
 				continue // the APIs of its plugins
 			}
 			if strings.Contains(" "+deps, " "+foreign+"/") || slices.Contains(strings.Fields(deps), foreign) {

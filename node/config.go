@@ -35,7 +35,8 @@ type Config struct {
 	MaxPods     int // pods that run at once. Default: 0, no bound
 	// PodsCgroupLimits bounds the cgroup of all pods: cpu (as a weight), memory (bytes) and ResourcePIDs (processes). A kubelet that
 	// enforces node allocatable sets capacity minus reservations; that is more than Allocatable, which leaves out the hard eviction
-	// thresholds too, so that pods are evicted before the kernel kills a process. Default: cpu and memory of Allocatable.
+	// thresholds too, so that pods are evicted before the kernel kills a process. Empty but not nil: no limits.
+	// Default: cpu and memory of Allocatable.
 	PodsCgroupLimits corev1.ResourceList
 	// PodPidsLimit bounds the processes of each pod (podPidsLimit of a kubelet). Default: 0, no bound.
 	PodPidsLimit int64
@@ -119,6 +120,9 @@ func (c Config) Needs() []runtime.Need {
 // EffectivePodsCgroupLimits returns PodsCgroupLimits with their defaults.
 func (c Config) EffectivePodsCgroupLimits() corev1.ResourceList {
 	limits := corev1.ResourceList{}
+	if c.PodsCgroupLimits != nil && len(c.PodsCgroupLimits) == 0 {
+		return limits
+	}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		if q, ok := c.Allocatable[name]; ok {
 			limits[name] = q

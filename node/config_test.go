@@ -78,6 +78,7 @@ func TestConfig_EffectivePodsCgroupLimits(t *testing.T) {
 		"none":                              {node.Config{}, corev1.ResourceList{}},
 		"cpu and memory of allocatable":     {node.Config{Allocatable: allocatable}, resources("cpu=2", "memory=1Gi")},
 		"explicit ones before allocatable":  {node.Config{Allocatable: allocatable, PodsCgroupLimits: resources("memory=2Gi", "pid=9")}, resources("cpu=2", "memory=2Gi", "pid=9")},
+		"explicitly none":                   {node.Config{Allocatable: allocatable, PodsCgroupLimits: corev1.ResourceList{}}, corev1.ResourceList{}},
 		"explicit ones without allocatable": {node.Config{PodsCgroupLimits: resources("cpu=1")}, resources("cpu=1")},
 	} {
 		assert.Equal(t, test.want, test.EffectivePodsCgroupLimits(), name)

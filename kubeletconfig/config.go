@@ -1,0 +1,92 @@
+package kubeletconfig
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/kubelet/config/v1beta1"
+)
+
+// Config is the configuration of a kubelet: a KubeletConfiguration, and which of its fields were
+// given. Its methods must not be called concurrently with Set.
+type Config struct {
+	kubelet v1beta1.KubeletConfiguration
+	given   map[string]bool // paths of fields that were given
+}
+
+// Default returns the configuration of a kubelet for which nothing is given.
+func Default() *Config {
+	c := &Config{given: map[string]bool{}}
+	c.setDefaults()
+	return c
+}
+
+// Kubelet returns the configuration with all defaults. The caller owns the result.
+func (c *Config) Kubelet() *v1beta1.KubeletConfiguration { return c.kubelet.DeepCopy() }
+
+// Given reports whether the field at path was given, by a file or by Set.
+func (c *Config) Given(path string) bool { return c.given[path] }
+
+// Set sets the field of a flag of the kubelet (Field.Flag) as that flag does: it replaces what a file
+// says. It returns an error that wraps ErrUnknownFlag if no field has the flag.
+func (c *Config) Set(flag, value string) error {
+	f, ok := fieldOfFlag(flag)
+	if !ok {
+		return fmt.Errorf("-%s: %w", flag, ErrUnknownFlag)
+	}
+	err := setText(leaf(&c.kubelet, f.Path), value)
+	if errors.Is(err, errNoFlagForm) && f.Treatment == NoMeaning {
+		err = nil // nothing depends on the value
+	}
+	if err != nil {
+		return fmt.Errorf("-%s: %w", flag, err)
+	}
+	c.given[f.Path] = true
+	return nil
+}
+
+// ErrUnknownFlag is wrapped by errors of Set.
+var ErrUnknownFlag = errors.New("no flag of the kubelet that sets a field of its configuration")
+
+// setDefaults gives the fields without a value their default.
+func (c *Config) setDefaults() {
+	for _, f := range Fields() {
+		if f.Default == "" || !valueAt(&c.kubelet, f.Path).IsZero() {
+			continue
+		}
+		if err := setText(leaf(&c.kubelet, f.Path), f.Default); err != nil {
+			panic(fmt.Sprintf("default of %s: %v", f.Path, err)) // a mistake in the table, which a test finds
+		}
+	}
+}
+
+// Notices returns a line for each field that was given and has no meaning here, and for each such
+// feature gate: what it is, and why it changes nothing.
+func (c *Config) Notices() []string {
+	var notices []string
+	for _, f := range Fields() {
+		if f.Treatment != NoMeaning || !c.given[f.Path] {
+			continue
+		}
+		if got := text(valueAt(&c.kubelet, f.Path)); got != "" && got != "0s" && got != f.Default && !slices.Contains(f.Accepts, got) {
+			notices = append(notices, fmt.Sprintf("%s has no effect: %s", f.Path, f.Note))
+		}
+	}
+	return append(notices, gateNotices(c.kubelet.FeatureGates)...)
+}
+
+// unsupportedValues returns an error for each unsupported field that was given a value.
+func (c *Config) unsupportedValues() []error {
+	var errs []error
+	for _, f := range Fields() {
+		if f.Treatment != Unsupported {
+			continue
+		}
+		got := text(valueAt(&c.kubelet, f.Path))
+		if got != f.Default && !slices.Contains(append(f.Accepts, "", "0", "0s", "false"), got) || got == "false" && f.Default == "true" {
+			errs = append(errs, fmt.Errorf("%s: %q is not supported: %s", f.Path, got, f.Note))
+		}
+	}
+	return errs
+}

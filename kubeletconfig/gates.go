@@ -1,0 +1,38 @@
+package kubeletconfig
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// A Gate is a feature gate of the kubelet that changes what the agent does.
+type Gate struct {
+	Name string
+	Note string // what it decides
+}
+
+// The gates that change what the agent does.
+const (
+	gateVerifyPulled  = "KubeletEnsureSecretPulledImages"
+	gateFasterRestart = "ReduceDefaultCrashLoopBackOffDecay"
+)
+
+// Gates returns the feature gates that change what the agent does. All others have no meaning here:
+// features are configured by their fields, and those of pods are there if the agent has them.
+func Gates() []Gate {
+	return []Gate{
+		{gateVerifyPulled, "false: images on the node may be used without the credentials to pull them, as with the policy NeverVerify"},
+		{gateFasterRestart, "true: the back-off of a container that keeps exiting begins with a second and grows to a minute, unless crashLoopBackOff sets another limit"},
+	}
+}
+
+func gateNotices(gates map[string]bool) []string {
+	var notices []string
+	for _, name := range slices.Sorted(maps.Keys(gates)) {
+		if !slices.ContainsFunc(Gates(), func(g Gate) bool { return g.Name == name }) {
+			notices = append(notices, fmt.Sprintf("featureGates[%s] has no effect: features are configured by their fields", name))
+		}
+	}
+	return notices
+}

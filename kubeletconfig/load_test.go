@@ -1,0 +1,133 @@
+package kubeletconfig_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/kubeletconfig"
+)
+
+const header = `{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"KubeletConfiguration"`
+
+// nested returns a configuration with one field.
+func nested(path, value string) string {
+	for i := len(strings.Split(path, ".")) - 1; i > 0; i-- {
+		cut := strings.LastIndex(path, ".")
+		path, value = path[:cut], `{"`+path[cut+1:]+`":`+value+`}`
+	}
+	return header + `,"` + path + `":` + value + `}`
+}
+
+func file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// Configurations of nodes that exist start unchanged.
+func TestLoad_NodesThatExist(t *testing.T) {
+	for name, notices := range map[string][]string{
+		"kubeadm.yaml": {"logging.options has no effect"},
+		"cloud.json":   {"featureGates[RotateKubeletServerCertificate] has no effect", "hairpinMode has no effect", "protectKernelDefaults has no effect", "systemReservedCgroup has no effect", "kubeReservedCgroup has no effect"},
+		"edge.yaml":    {"rotateCertificates has no effect", "serverTLSBootstrap has no effect", "volumePluginDir has no effect", "featureGates[APIPriorityAndFairness]", "featureGates[DownwardAPIHugePages]", "featureGates[PodSecurity]", "featureGates[RotateKubeletServerCertificate]"},
+	} {
+		c, err := kubeletconfig.Load(filepath.Join("testdata", name), "")
+		require.NoError(t, err, name)
+		require.NoError(t, c.Validate(), name)
+		all := strings.Join(c.Notices(), "\n")
+		assert.Len(t, c.Notices(), len(notices), all)
+		for _, n := range notices {
+			assert.Contains(t, all, n, name)
+		}
+	}
+}
+
+func TestLoad_DropIns(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "15-site"), 0o700))
+	for name, fields := range map[string]string{
+		"10-a.conf":         `"maxPods":20,"clusterDNS":["10.0.0.1"],"evictionHard":{"memory.available":"1Gi"}`,
+		"15-site/a.conf":    `"maxPods":25`,
+		"20-b.conf":         `"maxPods":30,"syncFrequency":null,"evictionHard":{"nodefs.available":null,"imagefs.available":"3%"}`,
+		"30-not-a-dropin.x": `"maxPods":40`,
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(header+","+fields+"}"), 0o600))
+	}
+	main := file(t, "kubelet.yaml", header+`,"maxPods":10,"syncFrequency":"5s","clusterDNS":["1.1.1.1","2.2.2.2"],"evictionHard":{"nodefs.available":"5%"}}`)
+	c, err := kubeletconfig.Load(main, dir)
+	require.NoError(t, err)
+	k := c.Kubelet()
+	assert.Equal(t, int32(30), k.MaxPods)
+	assert.Equal(t, []string{"10.0.0.1"}, k.ClusterDNS, "lists are replaced")
+	assert.Equal(t, map[string]string{"memory.available": "1Gi", "imagefs.available": "3%"}, k.EvictionHard, "maps are merged")
+	assert.Equal(t, time.Minute, k.SyncFrequency.Duration, "null is the default")
+	assert.False(t, c.Given("syncFrequency"))
+	assert.True(t, c.Given("maxPods"))
+
+	k.ClusterDNS[0] = "changed"
+	assert.Equal(t, []string{"10.0.0.1"}, c.Kubelet().ClusterDNS, "the caller owns the result")
+}
+
+func TestLoad_RelativePaths(t *testing.T) {
+	path := file(t, "kubelet.yaml", header+`,"staticPodPath":"manifests","tlsCertFile":"/abs/cert","authentication":{"x509":{"clientCAFile":"ca.crt"}}}`)
+	c, err := kubeletconfig.Load(path, "")
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(filepath.Dir(path), "manifests"), c.Kubelet().StaticPodPath)
+	assert.Equal(t, filepath.Join(filepath.Dir(path), "ca.crt"), c.Kubelet().Authentication.X509.ClientCAFile)
+	assert.Equal(t, "/abs/cert", c.Kubelet().TLSCertFile)
+	assert.Empty(t, c.Kubelet().TLSPrivateKeyFile)
+}
+
+func TestLoad_BadFiles(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                       `apiVersion "" and kind ""`,
+		"a: b":                   "unknown field",
+		header + `,"maxpods":1}`: "unknown fields: maxpods; names are case-sensitive",
+		header + `,"authentication":{"x509":{"clientCafile":"a"}}}`:                                "unknown fields: authentication.x509.clientCafile",
+		header + `,"maxPods":"many"}`:                                                              "not a KubeletConfiguration",
+		"apiVersion: kubelet.config.k8s.io/v1\nkind: KubeletConfiguration":                         `apiVersion "kubelet.config.k8s.io/v1"`,
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: Pod":                                     `kind "Pod"`,
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nport: 1\nport: 2":  "already set",
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\tport: 1":         "not a KubeletConfiguration",
+		header + "}" + strings.Repeat(" ", 1<<20):                                                  "larger than",
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nsyncFrequency: 1y": "not a KubeletConfiguration",
+	} {
+		path := file(t, "kubelet.yaml", text)
+		_, err := kubeletconfig.Load(path, "")
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, path, "the file is named")
+	}
+	_, err := kubeletconfig.Load("/no/such/file", "")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = kubeletconfig.Load("", "/no/such/dir")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func FuzzLoad(f *testing.F) {
+	for _, name := range []string{"kubeadm.yaml", "cloud.json", "edge.yaml"} {
+		b, err := os.ReadFile(filepath.Join("testdata", name))
+		require.NoError(f, err)
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		path := filepath.Join(t.TempDir(), "kubelet.yaml")
+		require.NoError(t, os.WriteFile(path, text, 0o600))
+		c, err := kubeletconfig.Load(path, "")
+		if err != nil {
+			return
+		}
+		_ = c.Notices()
+		if c.Validate() == nil {
+			if _, err = c.Settings(capacity()); err != nil {
+				require.ErrorContains(t, err, "resources of this node", "what is valid has settings, if the node is large enough")
+			}
+		}
+	})
+}

@@ -1,0 +1,271 @@
+package kubeletconfig_test
+
+import (
+	"crypto/tls"
+	"flag"
+	"io"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/cgroup"
+	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/imagegc"
+	"github.com/sublet-dev/agent/kubeletconfig"
+	"github.com/sublet-dev/agent/node"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri"
+)
+
+func capacity() corev1.ResourceList {
+	return corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("8Gi"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("100Gi"), node.ResourcePIDs: resource.MustParse("32768"),
+	}
+}
+
+// with returns a configuration with flags of a kubelet.
+func with(t *testing.T, flags ...string) *kubeletconfig.Config {
+	t.Helper()
+	c := kubeletconfig.Default()
+	require.NoError(t, apply(c, flags...))
+	return c
+}
+
+func apply(c *kubeletconfig.Config, args ...string) error {
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	given := kubeletconfig.AddFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	return given.Apply(c)
+}
+
+func settings(t *testing.T, c *kubeletconfig.Config) kubeletconfig.Settings {
+	t.Helper()
+	s, err := c.Settings(capacity())
+	require.NoError(t, err)
+	return s
+}
+
+func TestSettings_OfACloud(t *testing.T) {
+	c, err := kubeletconfig.Load(filepath.Join("testdata", "cloud.json"), "")
+	require.NoError(t, err)
+	s := settings(t, c)
+	assert.Equal(t, 29, s.Node.MaxPods)
+	assert.Equal(t, cgroup.Driver("systemd"), s.Node.CgroupDriver)
+	assert.Equal(t, []string{"10.100.0.10"}, s.Node.ClusterDNS)
+	assert.Equal(t, "1930m", s.Node.Allocatable.Cpu().String())
+	assert.Equal(t, int64(8<<30-442<<20-100<<20), s.Node.Allocatable.Memory().Value())
+	assert.Equal(t, int64(8<<30-442<<20), s.Node.PodsCgroupLimits.Memory().Value())
+	assert.Equal(t, math.MaxInt32, s.CRI.Pulls.MaxParallel)
+	assert.Len(t, s.Eviction.Thresholds, 3)
+	assert.Len(t, s.TLS.CipherSuites, 4)
+	assert.Equal(t, int64(10<<20), s.LogRotation.MaxSize)
+}
+
+// An edge distribution leaves cgroups to the runtime.
+func TestSettings_WithoutCgroups(t *testing.T) {
+	c, err := kubeletconfig.Load(filepath.Join("testdata", "edge.yaml"), "")
+	require.NoError(t, err)
+	s := settings(t, c)
+	assert.True(t, s.Node.DisableCgroups)
+	assert.Empty(t, s.Node.EffectivePodsCgroupLimits())
+	require.NoError(t, s.Node.Check())
+}
+
+// Each flag changes what its field decides.
+func TestSettings_ByFlag(t *testing.T) {
+	for args, check := range map[string]func(s kubeletconfig.Settings) any{
+		"-max-pods=7":                                       func(s kubeletconfig.Settings) any { return s.Node.MaxPods == 7 },
+		"-pods-per-core=3":                                  func(s kubeletconfig.Settings) any { return s.Node.MaxPods == 6 },
+		"-pod-max-pids=100":                                 func(s kubeletconfig.Settings) any { return s.Node.PodPidsLimit == 100 },
+		"-enforce-node-allocatable=none":                    func(s kubeletconfig.Settings) any { return len(s.Node.EffectivePodsCgroupLimits()) == 0 },
+		"-cgroup-root=/edge":                                func(s kubeletconfig.Settings) any { return s.Node.CgroupRoot == "/edge" },
+		"-allowed-unsafe-sysctls=net.a,net.b.*":             func(s kubeletconfig.Settings) any { return len(s.Node.AllowedUnsafeSysctls) == 2 },
+		"-resolv-conf=/run/r":                               func(s kubeletconfig.Settings) any { return s.Node.ResolvConf == "/run/r" },
+		"-cluster-dns=1.1.1.1 -cluster-dns=2.2.2.2":         func(s kubeletconfig.Settings) any { return len(s.Node.ClusterDNS) == 2 },
+		"-cluster-domain=c.l":                               func(s kubeletconfig.Settings) any { return s.Node.ClusterDomain == "c.l" },
+		"-kube-reserved=cpu=500m -system-reserved=cpu=500m": func(s kubeletconfig.Settings) any { return s.Node.Allocatable.Cpu().MilliValue() == 1000 },
+		"-sync-frequency=7s":                                func(s kubeletconfig.Settings) any { return s.PodWorkers.ResyncPeriod == 7*time.Second },
+		"-seccomp-default":                                  func(s kubeletconfig.Settings) any { return s.CRI.Node.SeccompDefault },
+		"-cpu-cfs-quota=false":                              func(s kubeletconfig.Settings) any { return s.CRI.Node.NoCPUQuota },
+		"-cpu-cfs-quota-period=50ms":                        func(s kubeletconfig.Settings) any { return s.CRI.Node.CPUQuotaPeriod == 50*time.Millisecond },
+		"-runtime-request-timeout=9s":                       func(s kubeletconfig.Settings) any { return s.CRI.Timeout == 9*time.Second },
+		"-serialize-image-pulls":                            func(s kubeletconfig.Settings) any { return s.CRI.Pulls.MaxParallel == 1 },
+		"-registry-qps=0 -registry-burst=3":                 func(s kubeletconfig.Settings) any { return s.CRI.Pulls.QPS < 0 && s.CRI.Pulls.Burst == 3 },
+		"-image-gc-high-threshold=70 -image-gc-low-threshold=0": func(s kubeletconfig.Settings) any {
+			return s.ImageGC.Policy == imagegc.Policy{HighThresholdPercent: 70, LowThresholdPercent: 1, MinAge: 2 * time.Minute}
+		},
+		"-minimum-image-ttl-duration=0s":          func(s kubeletconfig.Settings) any { return s.ImageGC.Policy.MinAge < 0 },
+		"-container-log-max-size=1Ki":             func(s kubeletconfig.Settings) any { return s.LogRotation.MaxSize == 1024 },
+		"-container-log-max-files=9":              func(s kubeletconfig.Settings) any { return s.LogRotation.MaxFiles == 9 },
+		"-eviction-max-pod-grace-period=20":       func(s kubeletconfig.Settings) any { return s.Eviction.MaxPodGracePeriod == 20*time.Second },
+		"-eviction-pressure-transition-period=3s": func(s kubeletconfig.Settings) any { return s.Eviction.PressureTransitionPeriod == 3*time.Second },
+		"-tls-min-version=VersionTLS13":           func(s kubeletconfig.Settings) any { return s.TLS.MinVersion == tls.VersionTLS13 },
+		"-feature-gates=ReduceDefaultCrashLoopBackOffDecay=true": func(s kubeletconfig.Settings) any {
+			return s.PodSync.BackOff == runtime.ExponentialBackOff{Base: time.Second, Max: time.Minute}
+		},
+		"-feature-gates=KubeletEnsureSecretPulledImages=false": func(s kubeletconfig.Settings) any { return s.CRI.ImageAccess.Policy == cri.NeverVerify },
+		"-eviction-hard=memory.available<1Gi -eviction-soft=nodefs.available<20% -eviction-soft-grace-period=nodefs.available=1m -eviction-minimum-reclaim=memory.available=1Mi": func(s kubeletconfig.Settings) any {
+			want, err := eviction.ParseThresholds("memory.available<1Gi", "nodefs.available<20%", "nodefs.available=1m", "memory.available=1Mi")
+			return err == nil && assert.ObjectsAreEqual(want, s.Eviction.Thresholds)
+		},
+		"-eviction-hard=": func(s kubeletconfig.Settings) any {
+			return s.Eviction.Thresholds != nil && len(s.Eviction.Thresholds) == 0
+		},
+	} {
+		assert.Equal(t, false, check(settings(t, kubeletconfig.Default())), "%s: is the default", args)
+		assert.Equal(t, true, check(settings(t, with(t, strings.Fields(args)...))), args)
+	}
+}
+
+// Fields that no flag sets.
+func TestSettings_ByFile(t *testing.T) {
+	c, err := kubeletconfig.Load(file(t, "k.yaml", header+`,"maxParallelImagePulls":5,"imageMaximumGCAge":"24h","containerLogMaxWorkers":3,"containerLogMonitorInterval":"4s",
+		"memorySwap":{"swapBehavior":"LimitedSwap"},"crashLoopBackOff":{"maxContainerRestartPeriod":"30s"},"tlsCurvePreferences":[29],
+		"imagePullCredentialsVerificationPolicy":"NeverVerifyAllowlistedImages","preloadedImagesVerificationAllowlist":["a/*"],
+		"mergeDefaultEvictionSettings":true,"evictionHard":{"memory.available":"1Gi"}}`), "")
+	require.NoError(t, err)
+	s := settings(t, c)
+	assert.Equal(t, 5, s.CRI.Pulls.MaxParallel)
+	assert.Equal(t, 24*time.Hour, s.ImageGC.Policy.MaxAge)
+	assert.Equal(t, 3, s.LogRotation.MaxWorkers)
+	assert.Equal(t, 4*time.Second, s.LogRotation.MonitorInterval)
+	assert.Equal(t, cri.LimitedSwap, s.CRI.Node.Swap)
+	assert.Equal(t, runtime.ExponentialBackOff{Max: 30 * time.Second}, s.PodSync.BackOff)
+	assert.Equal(t, []tls.CurveID{tls.X25519}, s.TLS.CurvePreferences)
+	assert.Equal(t, cri.ImageAccess{Policy: cri.NeverVerifyAllowlistedImages, Allowlist: []string{"a/*"}}, s.CRI.ImageAccess)
+	want, err := eviction.ParseThresholds(strings.Replace(eviction.DefaultHardThresholds, "memory.available<100Mi", "memory.available<1Gi", 1), "", "", "")
+	require.NoError(t, err)
+	assert.ElementsMatch(t, want, s.Eviction.Thresholds)
+}
+
+// A flag replaces what the file says.
+func TestFlags_OverTheFile(t *testing.T) {
+	c, err := kubeletconfig.Load(file(t, "k.yaml", header+`,"maxPods":10,"podsPerCore":4,"clusterDNS":["1.1.1.1"]}`), "")
+	require.NoError(t, err)
+	require.NoError(t, apply(c, "-max-pods=20", "-cluster-dns=2.2.2.2"))
+	assert.Equal(t, int32(20), c.Kubelet().MaxPods)
+	assert.Equal(t, int32(4), c.Kubelet().PodsPerCore)
+	assert.Equal(t, []string{"2.2.2.2"}, c.Kubelet().ClusterDNS)
+}
+
+func TestFlags_Bad(t *testing.T) {
+	for args, want := range map[string]string{
+		"-max-pods=many":                     `-max-pods: "many" must be a whole number`,
+		"-cpu-cfs-quota=perhaps":             `-cpu-cfs-quota: "perhaps" must be true or false`,
+		"-v=-1":                              "-v: ",
+		"-sync-frequency=soon":               "-sync-frequency: ",
+		"-kube-reserved=cpu":                 `-kube-reserved: entry "cpu" must be name=value`,
+		"-feature-gates=A=b":                 `-feature-gates: entry "A=b"`,
+		"-register-with-taints=a=b:Never":    `-register-with-taints: "a=b:Never" must be key=value:effect`,
+		"-register-with-taints==b:NoExecute": "the key is empty",
+		"-manifest-url-header=secret":        "-manifest-url-header: entry 1 must be name:value",
+		"-max-pods=a -pod-max-pids=b":        "-pod-max-pids",
+	} {
+		err := apply(kubeletconfig.Default(), strings.Fields(args)...)
+		require.ErrorContains(t, err, want, args)
+		assert.NotContains(t, err.Error(), "secret", "a header may be a credential")
+	}
+	require.ErrorIs(t, kubeletconfig.Default().Set("no-such-flag", "1"), kubeletconfig.ErrUnknownFlag)
+	require.NoError(t, kubeletconfig.Default().Set("vmodule", "a=1"), "nothing depends on it")
+	require.Error(t, kubeletconfig.Default().Set("reserved-memory", "0:memory=1Gi"))
+}
+
+func TestFlags_Forms(t *testing.T) {
+	k := with(t, "-manifest-url-header=A:b,A:c,D: e", "-register-with-taints=k=v:NoSchedule,x:NoExecute", "-log-flush-frequency=3s", "-enable-server").Kubelet()
+	assert.Equal(t, map[string][]string{"A": {"b", "c"}, "D": {"e"}}, k.StaticPodURLHeader)
+	assert.Equal(t, []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}, {Key: "x", Effect: corev1.TaintEffectNoExecute}}, k.RegisterWithTaints)
+	assert.Equal(t, 3*time.Second, k.Logging.FlushFrequency.Duration.Duration)
+	assert.True(t, *k.EnableServer)
+}
+
+func TestValidate_BadValues(t *testing.T) {
+	for fields, want := range map[string]string{
+		`"port":70000`:                                          "port: 70000 must be from 1 to 65535",
+		`"healthzPort":-1`:                                      "healthzPort: -1",
+		`"healthzBindAddress":"0.0.0.0"`:                        "healthzBindAddress: \"0.0.0.0\" must be a loopback address",
+		`"address":"node"`:                                      "address: \"node\" is not an IP",
+		`"clusterDNS":["dns"]`:                                  "clusterDNS: \"dns\"",
+		`"oomScoreAdj":-1001`:                                   "oomScoreAdj: -1001",
+		`"maxPods":-1`:                                          "maxPods: -1",
+		`"podsPerCore":-1`:                                      "podsPerCore: -1",
+		`"podPidsLimit":0`:                                      "podPidsLimit: 0",
+		`"registryPullQPS":-1`:                                  "registryPullQPS: -1",
+		`"registryBurst":-1`:                                    "registryBurst: -1",
+		`"kubeAPIQPS":-1`:                                       "kubeAPIQPS: -1",
+		`"kubeAPIBurst":-1`:                                     "kubeAPIBurst: -1",
+		`"eventRecordQPS":-1`:                                   "eventRecordQPS: -1",
+		`"eventBurst":-1`:                                       "eventBurst: -1",
+		`"nodeStatusMaxImages":-2`:                              "nodeStatusMaxImages: -2",
+		`"nodeLeaseDurationSeconds":-1`:                         "nodeLeaseDurationSeconds: -1",
+		`"containerLogMaxFiles":1`:                              "containerLogMaxFiles: 1",
+		`"containerLogMaxWorkers":0`:                            "containerLogMaxWorkers: 0",
+		`"imageGCHighThresholdPercent":101`:                     "imageGCHighThresholdPercent: 101",
+		`"imageGCLowThresholdPercent":-1`:                       "imageGCLowThresholdPercent: -1",
+		`"imageGCLowThresholdPercent":85`:                       "imageGCLowThresholdPercent: 85 must be below",
+		`"syncFrequency":"-1s"`:                                 "syncFrequency: -1s",
+		`"runtimeRequestTimeout":"-1s"`:                         "runtimeRequestTimeout: -1s",
+		`"imageMinimumGCAge":"-1s"`:                             "imageMinimumGCAge: -1s",
+		`"imageMaximumGCAge":"2m"`:                              "imageMaximumGCAge: 2m0s must be 0 or above",
+		`"cpuCFSQuotaPeriod":"2s"`:                              "cpuCFSQuotaPeriod: 2s",
+		`"containerLogMonitorInterval":"2s"`:                    "containerLogMonitorInterval: 2s",
+		`"crashLoopBackOff":{"maxContainerRestartPeriod":"6m"}`: "crashLoopBackOff.maxContainerRestartPeriod: 6m0s",
+		`"tlsCertFile":"/a"`:                                    "tlsCertFile and tlsPrivateKeyFile",
+		`"tlsMinVersion":"VersionTLS10"`:                        "tlsMinVersion: \"VersionTLS10\"",
+		`"tlsCipherSuites":["TLS_RSA_WITH_RC4_128_SHA"]`:        "tlsCipherSuites: \"TLS_RSA_WITH_RC4_128_SHA\" is unknown or insecure",
+		`"tlsCurvePreferences":[0]`:                             "tlsCurvePreferences: 0",
+		`"authorization":{"mode":"ABAC"}`:                       "authorization.mode: \"ABAC\"",
+		`"containerRuntimeEndpoint":"/run/c.sock"`:              "containerRuntimeEndpoint: \"/run/c.sock\" must be unix:///",
+		`"imageServiceEndpoint":"tcp://1"`:                      "imageServiceEndpoint: ",
+		`"maxParallelImagePulls":0`:                             "maxParallelImagePulls: must be at least 1",
+		`"maxParallelImagePulls":2,"serializeImagePulls":true`:  "maxParallelImagePulls: 2 needs",
+		`"containerLogMaxSize":"big"`:                           "containerLogMaxSize: \"big\"",
+		`"containerLogMaxSize":"0"`:                             "containerLogMaxSize: \"0\"",
+		`"imagePullCredentialsVerificationPolicy":"Maybe"`:      "imagePullCredentialsVerificationPolicy: \"Maybe\"",
+		`"preloadedImagesVerificationAllowlist":["a"]`:          "preloadedImagesVerificationAllowlist: needs",
+		`"memorySwap":{"swapBehavior":"UnlimitedSwap"}`:         "memorySwap.swapBehavior: \"UnlimitedSwap\"",
+		`"enforceNodeAllocatable":["pods","pods"]`:              "enforceNodeAllocatable: \"pods\" is given twice",
+		`"enforceNodeAllocatable":["kube-reserved"]`:            "enforceNodeAllocatable: \"kube-reserved\" is not supported",
+		`"enforceNodeAllocatable":["none","pods"]`:              "enforceNodeAllocatable: \"none\" must be the only entry",
+		`"cgroupsPerQOS":false`:                                 "enforceNodeAllocatable: \"pods\" needs cgroupsPerQOS true",
+		`"kubeReserved":{"gpu":"1"}`:                            "kubeReserved: ",
+		`"systemReserved":{"cpu":"lots"}`:                       "systemReserved: ",
+		`"podLogsDir":"/var/log/../pods"`:                       "podLogsDir: ",
+		`"podLogsDir":"/var/log/pöds"`:                          "must be ASCII",
+		`"cgroupDriver":"openrc"`:                               "cgroupDriver: \"openrc\"",
+		`"logging":{"format":"xml"}`:                            "logging.format: \"xml\"",
+		`"registerWithTaints":[{"key":"a","effect":"Never"}]`:   "registerWithTaints: \"a\"",
+		`"registerWithTaints":[{"key":"a","effect":"NoExecute","timeAdded":"2026-01-01T00:00:00Z"}]`: "timeAdded",
+		`"evictionHard":{"memory":"1Gi"}`:   "thresholds of eviction",
+		`"cpuManagerPolicy":"dynamic"`:      "cpuManagerPolicy: \"dynamic\"",
+		`"cpuManagerPolicy":"static"`:       "cpuManagerPolicy: static needs reservedSystemCPUs",
+		`"reservedSystemCPUs":"1-"`:         "reservedSystemCPUs: ",
+		`"memoryManagerPolicy":"Dynamic"`:   "memoryManagerPolicy: \"Dynamic\"",
+		`"topologyManagerPolicy":"pod"`:     "topologyManagerPolicy: ",
+		`"cpuManagerReconcilePeriod":"-1s"`: "cpuManagerReconcilePeriod: -1s",
+	} {
+		c, err := kubeletconfig.Load(file(t, "k.yaml", header+","+fields+"}"), "")
+		require.NoError(t, err, fields)
+		require.ErrorContains(t, c.Validate(), want, fields)
+		_, err = c.Settings(capacity())
+		require.ErrorContains(t, err, want, fields)
+	}
+}
+
+// A reservation that leaves nothing is an error of the node, not of the configuration.
+func TestSettings_NodeTooSmall(t *testing.T) {
+	c := with(t, "-kube-reserved=cpu=3")
+	require.NoError(t, c.Validate())
+	_, err := c.Settings(capacity())
+	require.ErrorContains(t, err, "resources of this node")
+}
