@@ -208,7 +208,7 @@ func TestObjects_PodCertificateIsRenewed(t *testing.T) {
 	})
 }
 
-// KU-6: a denial is final, and told.
+// KU-6: a denial is final, and reported.
 func TestObjects_PodCertificateRejected(t *testing.T) {
 	for _, condition := range []string{certificatesv1.PodCertificateRequestConditionTypeDenied, certificatesv1.PodCertificateRequestConditionTypeFailed} {
 		synctest.Test(t, func(t *testing.T) {
