@@ -7,28 +7,28 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// verdict records how a test ends.
-type verdict struct {
+// recorder records how a test ends.
+type recorder struct {
 	testing.TB
 	end string
 }
 
-func (v *verdict) Helper()      {}
-func (v *verdict) Skip(...any)  { v.end = "skipped"; runtime.Goexit() }
-func (v *verdict) Fatal(...any) { v.end = "failed"; runtime.Goexit() }
+func (r *recorder) Helper()      {}
+func (r *recorder) Skip(...any)  { r.end = "skipped"; runtime.Goexit() }
+func (r *recorder) Fatal(...any) { r.end = "failed"; runtime.Goexit() }
 
 // A pipeline does not pass by looking at nothing.
 func TestPath_WithoutABrowser(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	for ci, want := range map[string]string{"": "skipped", "true": "failed"} {
 		t.Setenv("CI", ci)
-		v := &verdict{TB: t}
+		r := &recorder{TB: t}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			Path(v)
+			Path(r)
 		}()
 		<-done
-		assert.Equal(t, want, v.end, "CI=%q", ci)
+		assert.Equal(t, want, r.end, "CI=%q", ci)
 	}
 }
