@@ -160,12 +160,13 @@ func TestServer_DeniesWhenAuthorizationFails(t *testing.T) {
 			n.allow = func(*authenticationv1.UserInfo, *authorizationv1.ResourceAttributes) (bool, error) {
 				return tc.allowed, tc.err
 			}
-			c := n.client(t)
-			for _, p := range paths {
-				status, _, body := n.do(t, c, p.method, p.path, "good")
-				assert.Equal(t, tc.status, status, p.path)
-				assert.NotContains(t, body, "connection refused", "what failed is for the log")
-				assert.LessOrEqual(t, strings.Count(body, "\n"), 1, "%s: nothing follows the refusal: %s", p.path, body)
+			for token, c := range map[string]*http.Client{"good": n.client(t), "": n.client(t, n.ca.client(t, "apiserver", "system:masters"))} {
+				for _, p := range paths {
+					status, _, body := n.do(t, c, p.method, p.path, token)
+					assert.Equal(t, tc.status, status, p.path)
+					assert.NotContains(t, body, "connection refused", "what failed is for the log")
+					assert.LessOrEqual(t, strings.Count(body, "\n"), 1, "%s: nothing follows the refusal: %s", p.path, body)
+				}
 			}
 			n.mu.Lock()
 			defer n.mu.Unlock()

@@ -1,8 +1,11 @@
 package kubeapi_test
 
 import (
+	"crypto/tls"
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,70 +19,125 @@ import (
 	"github.com/sublet-dev/agent/server/kubeapi"
 )
 
-// Each kind of request takes its right, and no client gets more without one.
+// requests are of each kind, with the right that each takes.
+var requests = []struct {
+	method, path, body, right string
+	code                      int // for who has the right
+}{
+	{"GET", pods, "", "list shop pods", 200},
+	{"GET", "/api/v1/pods", "", "list pods", 200},
+	{"GET", pods + "?watch=true&timeoutSeconds=1", "", "watch shop pods", 200},
+	{"GET", "/api/v1/watch/namespaces/shop/pods?timeoutSeconds=1", "", "watch shop pods", 200},
+	{"GET", pods + "/a", "", "get shop pods a", 200},
+	{"HEAD", pods + "/a", "", "get shop pods a", 200},
+	{"GET", pods + "/a/log", "", "get shop pods/log a", 200},
+	{"GET", pods + "/a/exec?command=id", "", "create shop pods/exec a", 405}, // the node has no streams
+	{"POST", pods + "/a/exec?command=id", "", "create shop pods/exec a", 405},
+	{"GET", pods + "/a/attach", "", "create shop pods/attach a", 405},
+	{"POST", pods + "/a/portforward", "", "create shop pods/portforward a", 405},
+	{"POST", pods, manifest("x"), "create shop pods", 201},
+	{"PUT", pods + "/a", manifest("a"), "update shop pods a", 403}, // it is static
+	{"PATCH", pods + "/a", "{}", "patch shop pods a", 415},         // no type of a patch
+	{"PATCH", pods + "/a/ephemeralcontainers", "{}", "patch shop pods/ephemeralcontainers a", 415},
+	{"PUT", pods + "/a/resize", manifest("a"), "update shop pods/resize a", 403},
+	{"DELETE", pods + "/a", "", "delete shop pods a", 200},
+	{"DELETE", pods, "", "deletecollection shop pods", 200},
+	{"GET", "/api/v1/nodes/" + nodeName, "", "get nodes " + nodeName, 200},
+	{"GET", "/api/v1/namespaces/shop", "", "get shop namespaces shop", 200},
+	{"GET", "/api/v1/namespaces/shop/configmaps", "", "list shop configmaps", 200},
+	{"GET", "/api/v1/events", "", "list events", 200},
+	{"GET", "/api/v1/namespaces/shop/secrets/s", "", "get shop secrets s", 403}, // no client gets them
+	{"GET", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" + nodeName, "", "get kube-node-lease leases " + nodeName + " coordination.k8s.io", 200},
+	{"GET", "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods", "", "list shop pods metrics.k8s.io", 200},
+}
+
+// rightOf returns attributes as requests has them.
+func rightOf(a *authorizationv1.ResourceAttributes) string {
+	resource := a.Resource
+	if a.Subresource != "" {
+		resource += "/" + a.Subresource
+	}
+	return strings.Join(strings.Fields(strings.Join([]string{a.Verb, a.Namespace, resource, a.Name, a.Group}, " ")), " ")
+}
+
+// Each kind of request takes its right, for each kind of client, and no client gets more
+// without one.
 func TestAPI_AuthorizationTable(t *testing.T) {
+	ca, stranger := newAuthority(t), newAuthority(t)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	require.NoError(t, os.WriteFile(file, ca.pem(), 0o600))
+	owner := ca.client(t, "owner")
+	for name, c := range map[string]struct {
+		certificate *tls.Certificate
+		token       string
+		allowed     bool
+		webhook     error
+		code        int // 0: that of the request
+	}{
+		"anonymous":                  {nil, "", true, nil, 401},
+		"wrong token":                {nil, "Bearer wrong", true, nil, 401},
+		"token without rights":       {nil, "Bearer good", false, nil, 403},
+		"token, webhook down":        {nil, "Bearer good", true, errors.New("it said hush"), 500}, // an error denies, whatever it comes with
+		"certificate of a stranger":  {new(stranger.client(t, "owner")), "", true, nil, 401},
+		"certificate without rights": {&owner, "", false, nil, 403},
+		"certificate, webhook down":  {&owner, "", true, errors.New("it said hush"), 500},
+		"certificate with rights":    {&owner, "", true, nil, 0},
+		"token with rights":          {nil, "Bearer good", true, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, func(_ *kubeapi.Config, srv *server.Config) {
+				srv.Authenticators = append(srv.Authenticators, &server.ClientCertificates{CAFile: file})
+			})
+			if transport, ok := e.http.Transport.(*http.Transport); c.certificate != nil && assert.True(t, ok) {
+				transport.TLSClientConfig.Certificates = []tls.Certificate{*c.certificate}
+			}
+			for _, r := range requests {
+				e.setPods(staticPod("a", nil))
+				if c.code == 0 && r.method == http.MethodDelete {
+					e.restarted <- nil
+				}
+				var asked []string
+				e.setAllow(func(user *authenticationv1.UserInfo, a *authorizationv1.ResourceAttributes) (bool, error) {
+					asked = append(asked, rightOf(a))
+					assert.Equal(t, "owner", user.Username)
+					return c.allowed, c.webhook
+				})
+				requireResponse(t, e.do(r.method, r.path, r.body, "Authorization", c.token), r.method+" "+r.path, c.code, r.code)
+				e.setAllow(nil)
+				if c.code == http.StatusUnauthorized {
+					assert.Empty(t, asked, r.path)
+				} else {
+					assert.Equal(t, []string{r.right}, asked, r.path)
+				}
+			}
+			if c.code != 0 {
+				assert.Empty(t, e.restarts, "nothing was done")
+				assert.Nil(t, e.sourcePod("x"))
+			}
+		})
+	}
+}
+
+// requireResponse checks a response: a denial, or code 0, which is that of the request.
+func requireResponse(t *testing.T, res response, name string, code, ofRequest int) {
+	t.Helper()
+	if code == 0 {
+		assert.Equal(t, ofRequest, res.code, "%s: %s", name, res.body)
+		return
+	}
+	assert.Equal(t, code, res.code, "%s: %s", name, res.body)
+	assert.NotContains(t, res.body, "hush", name)
+	if code == http.StatusUnauthorized {
+		assert.Equal(t, "Bearer", res.header.Get("WWW-Authenticate"), name)
+	}
+	if !strings.HasPrefix(name, http.MethodHead) {
+		assert.EqualValues(t, code, res.status(t).Code, name)
+	}
+}
+
+func TestAPI_MessageOfADenial(t *testing.T) {
 	e := newEnv(t, nil)
 	e.setPods(staticPod("a", nil))
-	var asked []string
-	for _, c := range []struct{ method, path, body, right string }{
-		{"GET", pods, "", "list shop pods"},
-		{"GET", "/api/v1/pods", "", "list pods"},
-		{"GET", pods + "?watch=true", "", "watch shop pods"},
-		{"GET", "/api/v1/watch/namespaces/shop/pods", "", "watch shop pods"},
-		{"GET", pods + "/a", "", "get shop pods a"},
-		{"HEAD", pods + "/a", "", "get shop pods a"},
-		{"GET", pods + "/a/log", "", "get shop pods/log a"},
-		{"GET", pods + "/a/exec?command=id", "", "create shop pods/exec a"},
-		{"POST", pods + "/a/exec?command=id", "", "create shop pods/exec a"},
-		{"GET", pods + "/a/attach", "", "create shop pods/attach a"},
-		{"POST", pods + "/a/portforward", "", "create shop pods/portforward a"},
-		{"POST", pods, manifest("x"), "create shop pods"},
-		{"PUT", pods + "/a", manifest("a"), "update shop pods a"},
-		{"PATCH", pods + "/a", "{}", "patch shop pods a"},
-		{"PATCH", pods + "/a/ephemeralcontainers", "{}", "patch shop pods/ephemeralcontainers a"},
-		{"PUT", pods + "/a/resize", manifest("a"), "update shop pods/resize a"},
-		{"DELETE", pods + "/a", "", "delete shop pods a"},
-		{"DELETE", pods, "", "deletecollection shop pods"},
-		{"GET", "/api/v1/nodes/" + nodeName, "", "get nodes " + nodeName},
-		{"GET", "/api/v1/namespaces/shop", "", "get shop namespaces shop"},
-		{"GET", "/api/v1/namespaces/shop/configmaps", "", "list shop configmaps"},
-		{"GET", "/api/v1/events", "", "list events"},
-		{"GET", "/api/v1/namespaces/shop/secrets/s", "", "get shop secrets s"},
-		{"GET", "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods", "", "list shop pods metrics.k8s.io"},
-	} {
-		name := c.method + " " + c.path
-		for credentials, code := range map[string]int{"": 401, "Bearer wrong": 401} {
-			res := e.do(c.method, c.path, c.body, "Authorization", credentials)
-			assert.Equal(t, code, res.code, name+credentials)
-			assert.Equal(t, "Bearer", res.header.Get("WWW-Authenticate"), name)
-			if c.method != http.MethodHead {
-				assert.Equal(t, metav1.StatusReasonUnauthorized, res.status(t).Reason, name)
-			}
-		}
-		for _, outcome := range []error{nil, errors.New("webhook is down: it said hush")} {
-			asked = nil
-			e.setAllow(func(user *authenticationv1.UserInfo, a *authorizationv1.ResourceAttributes) (bool, error) {
-				resource := a.Resource
-				if a.Subresource != "" {
-					resource += "/" + a.Subresource
-				}
-				asked = append(asked, strings.Join(strings.Fields(strings.Join([]string{a.Verb, a.Namespace, resource, a.Name, a.Group}, " ")), " "))
-				assert.Equal(t, "owner", user.Username)
-				return outcome != nil, outcome
-			})
-			res := e.do(c.method, c.path, c.body)
-			e.setAllow(nil)
-			assert.Equal(t, []string{c.right}, asked, name)
-			want := http.StatusForbidden
-			if outcome != nil { // an error denies, whatever it comes with
-				want = http.StatusInternalServerError
-			}
-			assert.Equal(t, want, res.code, name)
-			assert.NotContains(t, res.body, "hush", name)
-		}
-	}
-	assert.Empty(t, e.restarts, "nothing was done")
-	assert.Nil(t, e.sourcePod("x"))
 	e.setAllow(func(*authenticationv1.UserInfo, *authorizationv1.ResourceAttributes) (bool, error) { return false, nil })
 	assert.Equal(t, `pods "a" is forbidden: user "owner" cannot get resource "pods/log" in API group "" in the namespace "shop"`, e.get(pods+"/a/log").status(t).Message)
 	assert.Contains(t, e.get("/api/v1/nodes").status(t).Message, "at the cluster scope")

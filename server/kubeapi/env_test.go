@@ -128,7 +128,9 @@ func (e *env) serve(s http.Handler, api *kubeapi.API) {
 		}))
 	})
 	<-loaded
-	ts := httptest.NewTLSServer(s)
+	ts := httptest.NewUnstartedServer(s)
+	ts.TLS = &tls.Config{ClientAuth: tls.RequestClientCert} //nolint:gosec // of a test
+	ts.StartTLS()
 	e.t.Cleanup(func() {
 		cancel()
 		ts.CloseClientConnections()
