@@ -70,7 +70,9 @@ func TestKubelet(t *testing.T) {
 		assert.Empty(t, leaks(before, after), "what is left when all pods are gone")
 		expected, err := os.ReadFile("testdata/expected.txt")
 		require.NoError(t, err)
-		assert.Empty(t, failures.unexpected(string(expected)), "calls that fail without a known reason")
+		if runtime.process != 0 { // containerd is there to compare with
+			assert.Empty(t, failures.unexpected(string(expected)), "calls that fail without a known reason")
+		}
 	})
 }
 
