@@ -1,0 +1,189 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/csitest"
+	"github.com/sublet-dev/agent/volume"
+)
+
+// Secrets that a driver repeats occur in no error.
+func TestMount_HidesSecrets(t *testing.T) {
+	e := newEnv(t, nil)
+	e.objects = map[string]map[string][]byte{"ns/stage": {csitest.SecretKey: []byte("s3cret")}}
+	v := e.volumeOf(newPod("1"), "v")
+	v.PersistentVolume.Spec.CSI.VolumeAttributes = map[string]string{"secret": "another"}
+	v.PersistentVolume.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "stage"}
+	_, err := e.Mount(t.Context(), v)
+	require.EqualError(t, err, "CSI driver csitest.example: NodeStageVolume: secret *** is wrong")
+	v.PersistentVolume.Spec.CSI.NodeStageSecretRef.Name = "none"
+	_, err = e.Mount(t.Context(), v)
+	require.ErrorContains(t, err, "secret ns/none")
+	v.Objects = nil
+	_, err = e.Mount(t.Context(), v)
+	require.ErrorContains(t, err, "this agent has no Secrets")
+	e.unmounted(v.Pod)
+	e.requireNothingLeft()
+}
+
+// A driver that hangs makes its own pods wait, and an event says for whom.
+func TestMount_HungDrivers(t *testing.T) {
+	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.SlowCallAge = time.Millisecond })
+	hung := make(chan struct{})
+	e.driver.SetBefore(func(ctx context.Context, method string, request any) error {
+		if r, ok := request.(*spec.NodeStageVolumeRequest); ok && r.GetVolumeId() == "hung" {
+			close(hung)
+			<-ctx.Done()
+		}
+		return nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	v := e.volumeOf(newPod("1"), "hung")
+	go func() {
+		_, err := e.Mount(ctx, v)
+		done <- err
+	}()
+	<-hung
+	other := newPod("2")
+	e.mounted(e.volumeOf(other, "well"))
+	e.unmounted(other)
+	require.Eventually(t, func() bool { return len(e.recorded("VolumeDriverSlow")) > 0 }, testTimeout, time.Millisecond)
+	assert.Contains(t, e.recorded("VolumeDriverSlow")[0], `pod-1: volume "data" waits for CSI driver csitest.example, which has not answered NodeStageVolume for`)
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	e.driver.SetBefore(nil)
+	e.unmounted(v.Pod) // it may be staged
+	assert.Len(t, e.driver.Calls("NodeUnstageVolume"), 2)
+	e.requireNothingLeft()
+}
+
+func TestMount_BoundsCalls(t *testing.T) {
+	e := newEnv(t, nil)
+	hung := make(chan struct{})
+	e.driver.SetBefore(func(_ context.Context, method string, _ any) error {
+		if method == "NodeStageVolume" {
+			<-hung // whatever the deadline
+			return errors.New("too late")
+		}
+		return nil
+	})
+	v := e.volumeOf(newPod("1"), "v")
+	e.clients[csitest.Name].timeout = 10 * time.Millisecond
+	_, err := e.Mount(t.Context(), v)
+	require.EqualError(t, err, "CSI driver csitest.example: NodeStageVolume: no answer in 10ms")
+	close(hung)
+	e.clients[csitest.Name].timeout = testTimeout
+	// An operation on the volume that does not end makes others of it wait for so long.
+	e.cfg.CallTimeout = 10 * time.Millisecond
+	_, release, err := e.acquire(t.Context(), volumeID{driver: csitest.Name, handle: "v", name: "pv-v"})
+	require.NoError(t, err)
+	_, err = e.Mount(t.Context(), v)
+	require.ErrorContains(t, err, "another operation on volume pv-v takes longer than 10ms")
+	release()
+	e.cfg.CallTimeout = testTimeout
+	e.driver.SetBefore(nil)
+	e.unmounted(v.Pod)
+	e.requireNothingLeft()
+}
+
+// What a driver says to have done is checked.
+func TestMount_LyingDrivers(t *testing.T) {
+	e := newEnv(t, nil)
+	v := e.volumeOf(newPod("1"), "v")
+	lieAbout := func(methods ...string) {
+		e.driver.SetBefore(func(_ context.Context, method string, _ any) error {
+			if slices.Contains(methods, method) {
+				return errors.ErrUnsupported
+			}
+			return nil
+		})
+	}
+	lieAbout("NodePublishVolume")
+	_, err := e.Mount(t.Context(), v)
+	require.ErrorContains(t, err, "NodePublishVolume succeeded, but nothing is mounted at "+filepath.Join(e.dir, "root/pods/1"))
+	lieAbout()
+	path := e.mounted(v)
+	require.NoError(t, os.WriteFile(path+"/file", nil, 0o600))
+	if os.Geteuid() == 0 {
+		lieAbout("NodeUnpublishVolume", "NodeUnstageVolume")
+		require.ErrorContains(t, e.Unmount(t.Context(), "1"), "NodeUnpublishVolume succeeded, but "+path+" is still mounted")
+		lieAbout("NodeUnstageVolume")
+		require.ErrorContains(t, e.Unmount(t.Context(), "1"), "NodeUnstageVolume succeeded, but")
+	}
+	lieAbout()
+	e.unmounted(v.Pod)
+	e.requireNothingLeft()
+	assert.FileExists(t, filepath.Join(e.driver.VolumeDir("v"), "data", "file"), "no data was deleted")
+}
+
+// While its driver is away a volume that is mounted stays so; one that is not waits.
+func TestMount_DeadDrivers(t *testing.T) {
+	e := newEnv(t, nil)
+	one, two := e.volumeOf(newPod("1"), "a"), e.volumeOf(newPod("2"), "b")
+	path := e.mounted(one)
+	e.stop(true)
+	assert.Equal(t, path, e.mounted(one))
+	_, err := e.Mount(t.Context(), two)
+	require.ErrorContains(t, err, "CSI driver csitest.example: NodeStageVolume: ")
+	require.ErrorContains(t, e.Unmount(t.Context(), "1"), "CSI driver csitest.example: NodeUnpublishVolume: ")
+	e.Deregister(t.Context(), e.plugin())
+	assert.Equal(t, path, e.mounted(one))
+	_, err = e.Mount(t.Context(), two)
+	require.ErrorContains(t, err, "is not registered on this node; its socket must be in "+filepath.Join(e.dir, "root/plugins_registry"))
+	require.ErrorContains(t, e.Unmount(t.Context(), "1"), "is not registered")
+	e.serve()
+	e.mounted(two)
+	e.unmounted(one.Pod)
+	e.unmounted(two.Pod)
+	e.requireNothingLeft()
+}
+
+// A volume that does not exist any more is unmounted.
+func TestUnmount_DeletedVolumes(t *testing.T) {
+	e := newEnv(t, nil)
+	v := e.volumeOf(newPod("1"), "v")
+	e.driver.NoStage = true
+	e.register()
+	_, err := e.Mount(t.Context(), v)
+	require.NoError(t, err)
+	if os.Geteuid() == 0 {
+		e.unmounted(v.Pod)
+		v.PersistentVolume.Spec.CSI.VolumeHandle = "none"
+		_, err = e.Mount(t.Context(), v)
+		require.ErrorContains(t, err, "volume none not found")
+	} else {
+		require.NoError(t, os.RemoveAll(e.driver.VolumeDir("v")))
+	}
+	e.unmounted(v.Pod)
+	e.requireNothingLeft()
+}
+
+func TestMount_RejectsInvalidVolumes(t *testing.T) {
+	e := newEnv(t, nil)
+	for name, change := range map[string]func(v *volume.DriverVolume){
+		"volume has no CSI source": func(v *volume.DriverVolume) { v.PersistentVolume.Spec.CSI = nil },
+		`invalid UID "../x"`:       func(v *volume.DriverVolume) { v.Pod.UID = "../x" },
+		`invalid driver ".."`:      func(v *volume.DriverVolume) { v.PersistentVolume.Spec.CSI.Driver = ".." },
+		`invalid volume "a/b"`:     func(v *volume.DriverVolume) { v.PersistentVolume.Name = "a/b" },
+		"volumeHandle: required":   func(v *volume.DriverVolume) { v.PersistentVolume.Spec.CSI.VolumeHandle = "" },
+	} {
+		v := e.volumeOf(newPod("1"), "v")
+		change(&v)
+		_, err := e.Mount(t.Context(), v)
+		require.ErrorContains(t, err, name)
+	}
+	require.ErrorContains(t, e.Unmount(t.Context(), types.UID("../x")), "invalid UID")
+}

@@ -1,0 +1,235 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/volume"
+)
+
+// Manager mounts the volumes of CSI drivers. Its methods may be called from any goroutine.
+type Manager struct {
+	cfg     Config
+	paths   paths
+	boot    string
+	changed chan struct{} // one slot: drivers have come or gone
+
+	loadMu sync.Mutex // held while records are read
+	loaded bool
+
+	mu      sync.Mutex // guards the fields below; never held during I/O
+	clients map[string]*client
+	volumes map[volumeID]*volumeState
+}
+
+var _ volume.Driver = (*Manager)(nil)
+
+// volumeState is a volume on the node.
+type volumeState struct {
+	id    volumeID
+	lock  chan struct{} // holds a value during an operation on the volume
+	users map[types.UID]*user
+
+	// Only the holder of lock uses these.
+	staged   bool  // in this boot
+	expanded int64 // size that the driver was last given
+
+	refs     int  // guarded by Manager.mu: operations that hold or wait for lock
+	recorded bool // guarded by Manager.mu: its record is on disk, as it may be staged
+}
+
+// user is a pod that has a volume, or may have it: its record is on disk.
+type user struct {
+	entry     record
+	published bool // in this boot
+	// The fields below are unknown until this process has mounted the volume.
+	pod    *corev1.ObjectReference
+	volume string // name in the pod
+	stats  Stats
+}
+
+// New returns a Manager. It checks cfg and does no I/O besides reading the id of the boot.
+func New(cfg Config) (*Manager, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	return &Manager{
+		cfg: cfg, paths: paths{cfg.Root}, boot: bootID(), changed: make(chan struct{}, 1),
+		clients: map[string]*client{}, volumes: map[volumeID]*volumeState{},
+	}, nil
+}
+
+// Sources implements volume.Driver.
+func (m *Manager) Sources() []string { return []string{"csi"} }
+
+// load reads the records of previous processes, once. Without them a volume that a pod has
+// could be unstaged.
+func (m *Manager) load() error {
+	m.loadMu.Lock()
+	defer m.loadMu.Unlock()
+	if m.loaded {
+		return nil
+	}
+	published, err := m.paths.published()
+	if err != nil {
+		return fmt.Errorf("csi: read the volumes of pods: %w", err)
+	}
+	staged, err := m.paths.staged()
+	if err != nil { // a damaged one is left to an administrator
+		m.cfg.Logger.Error("reading staged volumes failed", logattr.Err(err))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range staged {
+		s := m.state(f.id)
+		s.recorded, s.staged = true, f.entry.Boot != "" && f.entry.Boot == m.boot
+	}
+	for _, f := range published {
+		if f.err != nil {
+			m.cfg.Logger.Error("record of a volume is unusable", logattr.PodUID(f.uid), logattr.Err(f.err))
+			continue
+		}
+		m.state(f.id).users[f.uid] = &user{entry: f.entry, published: f.entry.Boot != "" && f.entry.Boot == m.boot}
+	}
+	m.loaded = true
+	return nil
+}
+
+// state returns the state of a volume. m.mu must be held.
+func (m *Manager) state(id volumeID) *volumeState {
+	s := m.volumes[id]
+	if s == nil {
+		s = &volumeState{id: id, lock: make(chan struct{}, 1), users: map[types.UID]*user{}}
+		m.volumes[id] = s
+	}
+	return s
+}
+
+// acquire waits until no other operation on the volume is under way, for as long as a call
+// may take. release must be called.
+func (m *Manager) acquire(ctx context.Context, id volumeID) (s *volumeState, release func(), err error) {
+	m.mu.Lock()
+	s = m.state(id)
+	s.refs++
+	m.mu.Unlock()
+	drop := func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if s.refs--; s.refs == 0 && len(s.users) == 0 && !s.recorded {
+			delete(m.volumes, id)
+		}
+	}
+	timer := time.NewTimer(m.cfg.CallTimeout)
+	defer timer.Stop()
+	select {
+	case s.lock <- struct{}{}:
+		return s, func() { <-s.lock; drop() }, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer.C:
+		err = fmt.Errorf("CSI driver %s: another operation on volume %s takes longer than %s", id.driver, id.name, m.cfg.CallTimeout)
+	}
+	drop()
+	return nil, nil, err
+}
+
+// warnSlow records an event if an operation for a pod takes long. The operation is over
+// when stop is called.
+func (m *Manager) warnSlow(pod *corev1.ObjectReference, volumeName, driver, method string) (stop func() bool) {
+	startTime := time.Now()
+	return time.AfterFunc(m.cfg.SlowCallAge, func() {
+		m.record(pod, corev1.EventTypeWarning, "VolumeDriverSlow",
+			fmt.Sprintf("volume %q waits for CSI driver %s, which has not answered %s for %s", volumeName, driver, method, time.Since(startTime).Round(time.Second)))
+	}).Stop
+}
+
+func (m *Manager) record(pod *corev1.ObjectReference, eventType, reason, message string) {
+	if pod == nil {
+		return
+	}
+	m.cfg.Recorder.Record(&corev1.Event{InvolvedObject: *pod, Type: eventType, Reason: reason, Message: message})
+}
+
+// VolumesInUse returns the volumes that pods have and an attacher must not detach: a part
+// of the status of the node.
+func (m *Manager) VolumesInUse() []corev1.UniqueVolumeName {
+	if err := m.load(); err != nil {
+		m.cfg.Logger.Error("volumes in use are unknown", logattr.Err(err))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.inUse()
+}
+
+// Run unstages volumes that no pod has any more, and asks drivers for the health of volumes,
+// until ctx is done. It returns nil then.
+func (m *Manager) Run(ctx context.Context) error {
+	ticker := time.NewTicker(m.cfg.HealthPeriod)
+	defer ticker.Stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer m.closeAll()
+	inFlight := make(map[volumeID]chan struct{}) // only of this goroutine
+	for {
+		if err := m.load(); err != nil {
+			m.cfg.Logger.Error("reconstruction of volumes failed", logattr.Err(err))
+		} else {
+			m.maintain(ctx, &wg, inFlight)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.changed:
+		case <-ticker.C:
+		}
+	}
+}
+
+// maintain looks after each volume in a goroutine of its own, as drivers may hang.
+func (m *Manager) maintain(ctx context.Context, wg *sync.WaitGroup, inFlight map[volumeID]chan struct{}) {
+	m.mu.Lock()
+	ids := make([]volumeID, 0, len(m.volumes))
+	for id := range m.volumes {
+		ids = append(ids, id)
+	}
+	m.mu.Unlock()
+	for id, done := range inFlight {
+		select {
+		case <-done:
+			delete(inFlight, id)
+		default:
+		}
+	}
+	for _, id := range ids {
+		if inFlight[id] != nil {
+			continue
+		}
+		done := make(chan struct{})
+		inFlight[id] = done
+		wg.Go(func() {
+			defer close(done)
+			if err := errors.Join(m.unstageOrphan(ctx, id), m.measure(ctx, id)); err != nil && ctx.Err() == nil {
+				m.cfg.Logger.Warn("volume maintenance failed", slog.String("volume", id.name), slog.String("driver", id.driver), logattr.Err(err))
+			}
+		})
+	}
+}
+
+// closeAll closes the connections at the end of the process.
+func (m *Manager) closeAll() {
+	m.mu.Lock()
+	clients := m.clients
+	m.clients = map[string]*client{}
+	m.mu.Unlock()
+	for _, c := range clients {
+		m.close(c)
+	}
+}

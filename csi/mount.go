@@ -1,0 +1,305 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/fsgroup"
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/mounts"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/volume"
+)
+
+// Mount implements volume.Driver: it stages the volume for the node and publishes it for
+// the pod, and makes it larger if the PersistentVolume has become so. Of a volume that is
+// mounted the driver hears only what has changed.
+func (m *Manager) Mount(ctx context.Context, v volume.DriverVolume) (runtime.Volume, error) {
+	if err := m.load(); err != nil {
+		return runtime.Volume{}, err
+	}
+	o, err := m.newOperation(v)
+	if err != nil {
+		return runtime.Volume{}, err
+	}
+	s, release, err := m.acquire(ctx, o.id)
+	if err != nil {
+		return runtime.Volume{}, err
+	}
+	defer release()
+	o.state = s
+	if err := m.mount(ctx, o); err != nil {
+		return runtime.Volume{}, err
+	}
+	path, err := m.usablePath(o)
+	return runtime.Volume{HostPath: path, ReadOnly: v.ReadOnly || o.readOnly}, err
+}
+
+func (m *Manager) mount(ctx context.Context, o *operation) error {
+	m.mu.Lock()
+	u := o.state.users[o.uid]
+	isPublished := u != nil && u.published
+	if u != nil {
+		u.pod, u.volume = o.pod, o.v.Volume.Name
+	}
+	m.mu.Unlock()
+	if isPublished && m.isPresent(o) {
+		return m.update(ctx, o)
+	}
+	if err := m.checkOnePod(o); err != nil {
+		return err
+	}
+	if err := m.prepare(ctx, o); err != nil {
+		return err
+	}
+	o.entry = record{
+		Name: o.id.name, Handle: o.id.handle, Driver: o.id.driver, Node: m.cfg.NodeName, Lifecycle: o.lifecycle(),
+		Attachable: flag(o.attachable), OnePod: flag(o.access == corev1.ReadWriteOncePod),
+	}
+	if o.attachable {
+		o.entry.AttachmentID = attachmentName(o.id.driver, o.id.handle, m.cfg.NodeName)
+	}
+	if err := m.remember(o); err != nil {
+		return err
+	}
+	if o.attachable {
+		var err error
+		if o.publishContext, err = m.cfg.Attachments.Attached(ctx, o.id.driver, o.id.handle); err != nil {
+			return fmt.Errorf("volume is not attached: %w", err)
+		}
+	}
+	if err := m.stage(ctx, o); err != nil {
+		return err
+	}
+	if err := m.publish(ctx, o); err != nil {
+		return err
+	}
+	if err := m.applyGroup(ctx, o); err != nil {
+		return err
+	}
+	if err := m.expand(ctx, o, true); err != nil {
+		return err
+	}
+	o.entry.Boot = m.boot
+	if err := writeRecord(m.paths.record(o.uid, &o.id), o.entry); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	o.state.users[o.uid].entry, o.state.users[o.uid].published = o.entry, m.boot != ""
+	m.mu.Unlock()
+	return nil
+}
+
+func flag(b bool) string {
+	if b {
+		return "true"
+	}
+	return ""
+}
+
+// checkOnePod enforces ReadWriteOncePod: while a pod has such a volume, no other gets it.
+// Any number of pods of one node may use a volume with another access mode.
+func (m *Manager) checkOnePod(o *operation) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for uid, u := range o.state.users {
+		if uid != o.uid && (o.access == corev1.ReadWriteOncePod || u.entry.OnePod != "") {
+			return fmt.Errorf("volume %s has the access mode ReadWriteOncePod and is in use by the pod with UID %s", o.id.name, uid)
+		}
+	}
+	return nil
+}
+
+// remember writes the record of a volume of a pod, before anything is done for it.
+func (m *Manager) remember(o *operation) error {
+	if o.id.block {
+		link := m.paths.device(o.uid, o.id.name)
+		if err := os.MkdirAll(filepath.Dir(link), 0o750); err != nil {
+			return err
+		}
+		if err := os.Symlink(m.paths.target(o.uid, &o.id), link); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	if err := writeRecord(m.paths.record(o.uid, &o.id), o.entry); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u := o.state.users[o.uid]
+	if u == nil {
+		u = &user{}
+		o.state.users[o.uid] = u
+	}
+	u.entry, u.published = o.entry, false
+	u.pod, u.volume = o.pod, o.v.Volume.Name
+	return nil
+}
+
+// stage stages a volume, unless that was done in this boot.
+func (m *Manager) stage(ctx context.Context, o *operation) error {
+	if !o.client.can[canStage] || o.v.PersistentVolume == nil {
+		return nil
+	}
+	dir, path := m.paths.staging(&o.id)
+	o.stagingPath = path
+	if _, err := os.Lstat(path); err == nil && o.state.staged {
+		return nil
+	}
+	o.state.staged = false
+	entry := record{Name: o.id.name, Handle: o.id.handle, Driver: o.id.driver}
+	if err := writeRecord(filepath.Join(dir, recordName), entry); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	o.state.recorded = true
+	m.mu.Unlock()
+	if err := os.MkdirAll(path, 0o750); err != nil {
+		return err
+	}
+	secrets, err := o.secrets(ctx, o.source.NodeStageSecretRef)
+	if err != nil {
+		return err
+	}
+	defer m.warnSlow(o.pod, o.v.Volume.Name, o.id.driver, "NodeStageVolume")()
+	_, err = call(ctx, o.client, "NodeStageVolume", secrets, o.client.node.NodeStageVolume, &spec.NodeStageVolumeRequest{
+		VolumeId: o.id.handle, PublishContext: o.publishContext, StagingTargetPath: path, VolumeCapability: o.capability(),
+		Secrets: secrets, VolumeContext: o.source.VolumeAttributes,
+	})
+	if err != nil {
+		return err
+	}
+	o.state.staged = true
+	entry.Boot = m.boot
+	return writeRecord(filepath.Join(dir, recordName), entry)
+}
+
+// publish publishes a volume for a pod.
+func (m *Manager) publish(ctx context.Context, o *operation) error {
+	target := m.paths.target(o.uid, &o.id)
+	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil { // the driver makes the target
+		return err
+	}
+	secrets, err := o.secrets(ctx, o.publishSecret())
+	if err != nil {
+		return err
+	}
+	volumeContext, secrets, err := o.context(ctx, secrets)
+	if err != nil {
+		return err
+	}
+	defer m.warnSlow(o.pod, o.v.Volume.Name, o.id.driver, "NodePublishVolume")()
+	_, err = call(ctx, o.client, "NodePublishVolume", secrets, o.client.node.NodePublishVolume, &spec.NodePublishVolumeRequest{
+		VolumeId: o.id.handle, PublishContext: o.publishContext, StagingTargetPath: o.stagingPath, TargetPath: target,
+		VolumeCapability: o.capability(), Readonly: o.v.ReadOnly || o.readOnly, Secrets: secrets, VolumeContext: volumeContext,
+	})
+	if err != nil {
+		return err
+	}
+	if !m.isPresent(o) {
+		return fmt.Errorf("CSI driver %s: NodePublishVolume succeeded, but nothing is mounted at %s", o.id.driver, target)
+	}
+	return nil
+}
+
+// update does what has changed for a volume that is mounted. What fails is tried at the
+// next sync, and does not disturb the pod.
+func (m *Manager) update(ctx context.Context, o *operation) error {
+	larger := m.isLarger(o)
+	driver, err := m.csiDriver(ctx, o.id.driver)
+	republish := err == nil && driver.Spec.RequiresRepublish != nil && *driver.Spec.RequiresRepublish
+	if !larger && !republish {
+		return nil
+	}
+	if err := m.prepare(ctx, o); err != nil {
+		m.cfg.Logger.Warn("volume not updated", logattr.PodUID(o.uid), slog.String("volume", o.id.name), logattr.Err(err))
+		return nil
+	}
+	if o.client.can[canStage] && o.v.PersistentVolume != nil {
+		_, o.stagingPath = m.paths.staging(&o.id)
+	}
+	var errs []error
+	if republish {
+		errs = append(errs, m.publish(ctx, o))
+	}
+	if larger {
+		errs = append(errs, m.expand(ctx, o, false))
+	}
+	if err := errors.Join(errs...); err != nil {
+		m.cfg.Logger.Warn("volume not updated", logattr.PodUID(o.uid), slog.String("volume", o.id.name), logattr.Err(err))
+	}
+	return nil
+}
+
+// isPresent reports whether something is mounted where a volume is published. As an
+// ordinary user a driver cannot mount, and a symbolic link counts for every user.
+func (m *Manager) isPresent(o *operation) bool {
+	target := m.paths.target(o.uid, &o.id)
+	info, err := os.Lstat(target)
+	if err != nil {
+		return false
+	}
+	if !info.IsDir() || os.Geteuid() != 0 {
+		return true
+	}
+	is, known, err := mounts.IsRoot(target)
+	return is || !known && err == nil
+}
+
+// usablePath returns the path of a published volume for the runtime: of a device that of
+// its node.
+func (m *Manager) usablePath(o *operation) (string, error) {
+	target := m.paths.target(o.uid, &o.id)
+	path, err := filepath.EvalSymlinks(target)
+	if err != nil {
+		return "", fmt.Errorf("CSI driver %s: published volume: %w", o.id.driver, err)
+	}
+	if !o.id.block {
+		return target, nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("CSI driver %s: published device: %w", o.id.driver, err)
+	}
+	if info.Mode()&fs.ModeDevice == 0 || info.Mode()&fs.ModeCharDevice != 0 {
+		return "", fmt.Errorf("CSI driver %s: %s is not a block device: its mode is %s", o.id.driver, path, info.Mode())
+	}
+	return path, nil
+}
+
+// applyGroup gives the files to the fsGroup of the pod, as the CSIDriver wants it.
+func (m *Manager) applyGroup(ctx context.Context, o *operation) error {
+	if o.group == nil || o.id.block || o.readOnly || o.v.ReadOnly || o.client.can[canMountGroup] {
+		return nil
+	}
+	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
+	if p := o.driver.Spec.FSGroupPolicy; p != nil {
+		policy = *p
+	}
+	switch {
+	case policy == storagev1.NoneFSGroupPolicy:
+		return nil
+	case policy == storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy && (o.fsType == "" || !o.isOneNode()):
+		return nil
+	}
+	path, err := filepath.EvalSymlinks(m.paths.target(o.uid, &o.id))
+	if err != nil {
+		return err
+	}
+	return fsgroup.Apply(ctx, path, *o.group, fsgroup.ChangePolicy(o.v.Pod))
+}
+
+// reference is what an event for a pod is about.
+func reference(pod *corev1.Pod) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(string(pod.UID))}
+}

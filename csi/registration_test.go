@@ -1,0 +1,71 @@
+package csi
+
+import (
+	"encoding/base64"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/internal/csitest"
+	"github.com/sublet-dev/agent/pluginregistry"
+)
+
+func TestRegister_RejectsDrivers(t *testing.T) {
+	e := newEnv(t, nil)
+	for name, tc := range map[string]struct {
+		change func(p *pluginregistry.Plugin)
+		want   string
+	}{
+		"with a name that leads elsewhere": {func(p *pluginregistry.Plugin) { p.Name = ".." }, `invalid name ".."`},
+		"with a long name":                 {func(p *pluginregistry.Plugin) { p.Name = strings.Repeat("x", 64) }, "invalid name"},
+		"with a directory as its name":     {func(p *pluginregistry.Plugin) { p.Name = "volumeDevices" }, "invalid name"},
+		"of an old version":                {func(p *pluginregistry.Plugin) { p.Versions = []string{"0.3.0"} }, "none of 1.x"},
+		"with the name of another":         {func(p *pluginregistry.Plugin) { p.Name = "other.example" }, `calls itself "csitest.example", but was registered as "other.example"`},
+		"that do not listen":               {func(p *pluginregistry.Plugin) { p.Endpoint = "/nowhere.sock" }, "GetPluginInfo: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := e.plugin()
+			tc.change(&p)
+			require.ErrorContains(t, e.Register(t.Context(), p), tc.want)
+		})
+	}
+	e.Deregister(t.Context(), pluginregistry.Plugin{Name: csitest.Name, Socket: "/replaced.sock"})
+	_, err := e.client(csitest.Name)
+	require.NoError(t, err, "a newer driver has replaced the one that has left")
+	e.register()
+}
+
+func TestNew_ChecksConfig(t *testing.T) {
+	_, err := New(Config{Root: "relative", CallTimeout: -1})
+	for _, want := range []string{`csi: Config.Root: "relative" must be an absolute path`, "csi: Config.NodeName: required", "csi: Config.CallTimeout: -1ns must be at least 0"} {
+		require.ErrorContains(t, err, want)
+	}
+	m, err := New(Config{Root: "/r", NodeName: "n"})
+	require.NoError(t, err)
+	assert.Equal(t, []time.Duration{2 * time.Minute, 10 * time.Second, time.Minute}, []time.Duration{m.cfg.CallTimeout, m.cfg.SlowCallAge, m.cfg.HealthPeriod})
+	assert.Equal(t, []string{"csi"}, m.Sources())
+}
+
+func TestWithoutSecrets(t *testing.T) {
+	assert.Equal(t, "a *** b ***", withoutSecrets("a x1 b y2", map[string]string{"k": "x1", "l": "y2", "none": ""}))
+	assert.Len(t, withoutSecrets(strings.Repeat("x", 2000), nil), maxMessageLength+len("…"))
+}
+
+func TestExpirationOf(t *testing.T) {
+	claims := base64.RawURLEncoding.EncodeToString([]byte(`{"exp": 1700000000}`))
+	at, err := expirationOf("h." + claims + ".s")
+	require.NoError(t, err)
+	assert.Equal(t, int64(1700000000), at.Unix())
+	for _, bad := range []string{"", "s3cret", "a.b", "a.!.c", "a." + base64.RawURLEncoding.EncodeToString([]byte("x")) + ".c"} {
+		_, err := expirationOf(bad)
+		require.EqualError(t, err, "is not a JWT")
+	}
+}
+
+func TestAttachmentName(t *testing.T) {
+	// sha256 of handle, driver and node, as the attach controller of a cluster computes it.
+	assert.Equal(t, "csi-9072ed11cc1acb5fa433a877ff339b6311d013f33bddd1d0092711a8ace5b16d", AttachmentName("d", "h", "n"))
+}

@@ -1,0 +1,205 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/mounts"
+	"github.com/sublet-dev/agent/internal/pathname"
+)
+
+// Unmount implements volume.Driver: it unpublishes the volumes of a pod, and unstages those
+// that no other pod has. A volume whose driver is not registered stays, with its record,
+// and is an error.
+func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
+	if !pathname.IsElement(string(uid)) {
+		return fmt.Errorf("invalid UID %q", uid)
+	}
+	if err := m.load(); err != nil {
+		return err
+	}
+	var ids []volumeID
+	m.mu.Lock()
+	for id, s := range m.volumes {
+		if s.users[uid] != nil {
+			ids = append(ids, id)
+		}
+	}
+	m.mu.Unlock()
+	var errs []error
+	for _, id := range ids {
+		if err := m.unmount(ctx, uid, id); err != nil {
+			errs = append(errs, fmt.Errorf("volume %s: %w", id.name, err))
+		}
+	}
+	return errors.Join(append(errs, m.removeDamaged(ctx, uid))...)
+}
+
+func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error {
+	s, release, err := m.acquire(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	m.mu.Lock()
+	u, others := s.users[uid], len(s.users)-1
+	m.mu.Unlock()
+	if u == nil {
+		return nil // by another call
+	}
+	c, err := m.client(id.driver)
+	if err != nil {
+		return err
+	}
+	defer m.warnSlow(u.pod, u.volume, id.driver, "NodeUnpublishVolume")()
+	if err := m.unpublish(ctx, c, uid, &id); err != nil {
+		return err
+	}
+	if others == 0 {
+		if err := m.unstage(ctx, c, s); err != nil {
+			return err
+		}
+	}
+	if err := m.removeRecord(ctx, uid, &id); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	delete(s.users, uid)
+	m.mu.Unlock()
+	return nil
+}
+
+// unpublish takes a volume from a pod.
+func (m *Manager) unpublish(ctx context.Context, c *client, uid types.UID, id *volumeID) error {
+	target := m.paths.target(uid, id)
+	_, err := call(ctx, c, "NodeUnpublishVolume", nil, c.node.NodeUnpublishVolume, &spec.NodeUnpublishVolumeRequest{VolumeId: id.handle, TargetPath: target})
+	if err != nil && !isCode(err, codes.NotFound) { // a volume that does not exist is not published
+		return err
+	}
+	return m.removeTarget(ctx, id.driver, "NodeUnpublishVolume", target)
+}
+
+// removeTarget removes what a driver leaves of a directory or file that it mounted on. What
+// is still mounted stays, with what is in it.
+func (m *Manager) removeTarget(ctx context.Context, driver, method, target string) error {
+	if is, _, err := mounts.IsRoot(target); err != nil || is {
+		return errors.Join(err, fmt.Errorf("CSI driver %s: %s succeeded, but %s is still mounted", driver, method, target))
+	}
+	if err := mounts.Remove(ctx, filepath.Dir(target), filepath.Base(target)); err != nil {
+		return fmt.Errorf("CSI driver %s: after %s: %w", driver, method, err)
+	}
+	return nil
+}
+
+// unstage takes a volume from the node. The caller holds its lock.
+func (m *Manager) unstage(ctx context.Context, c *client, s *volumeState) error {
+	dir, path := m.paths.staging(&s.id)
+	if _, err := os.Lstat(filepath.Join(dir, recordName)); errors.Is(err, fs.ErrNotExist) {
+		return nil // never staged
+	}
+	if c.can[canStage] {
+		_, err := call(ctx, c, "NodeUnstageVolume", nil, c.node.NodeUnstageVolume, &spec.NodeUnstageVolumeRequest{VolumeId: s.id.handle, StagingTargetPath: path})
+		if err != nil && !isCode(err, codes.NotFound) {
+			return err
+		}
+	}
+	if err := m.removeTarget(ctx, s.id.driver, "NodeUnstageVolume", path); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(dir, recordName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !s.id.block {
+		removeIfEmpty(dir)
+	}
+	s.staged, s.expanded = false, 0
+	m.mu.Lock()
+	s.recorded = false
+	m.mu.Unlock()
+	return nil
+}
+
+// removeRecord removes what is on disk for a volume of a pod, the record last.
+func (m *Manager) removeRecord(ctx context.Context, uid types.UID, id *volumeID) error {
+	if !id.block {
+		dir := m.paths.files(uid, id.name)
+		if err := mounts.Remove(ctx, filepath.Dir(dir), id.name); err != nil {
+			return err
+		}
+		removeIfEmpty(filepath.Dir(dir))
+		return nil
+	}
+	link, entry := m.paths.device(uid, id.name), m.paths.record(uid, id)
+	for _, path := range []string{link, entry} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	removeIfEmpty(filepath.Dir(link), filepath.Dir(filepath.Dir(link)), filepath.Dir(m.paths.target(uid, id)), filepath.Dir(entry), filepath.Dir(filepath.Dir(entry)))
+	return nil
+}
+
+// removeIfEmpty removes directories, if they are empty.
+func removeIfEmpty(dirs ...string) {
+	for _, dir := range dirs {
+		_ = os.Remove(dir) // others use it
+	}
+}
+
+// removeDamaged removes volumes of a pod whose records cannot be read, unless something is
+// mounted there.
+func (m *Manager) removeDamaged(ctx context.Context, uid types.UID) error {
+	list, err := m.paths.publishedFor(uid)
+	errs := []error{err}
+	for _, f := range list {
+		if f.err == nil {
+			continue
+		}
+		if is, known, err := mounts.IsRoot(m.paths.target(uid, &f.id)); err != nil || is || !known {
+			errs = append(errs, errors.Join(f.err, err))
+			continue
+		}
+		errs = append(errs, m.removeRecord(ctx, uid, &f.id))
+	}
+	return errors.Join(errs...)
+}
+
+// unstageOrphan unstages a volume that no pod has: its pod has vanished, or the agent was
+// stopped in between.
+func (m *Manager) unstageOrphan(ctx context.Context, id volumeID) error {
+	m.mu.Lock()
+	s := m.volumes[id]
+	isOrphan := s != nil && len(s.users) == 0 && s.refs == 0 && s.recorded
+	m.mu.Unlock()
+	if !isOrphan {
+		return nil
+	}
+	s, release, err := m.acquire(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	m.mu.Lock()
+	users := len(s.users)
+	m.mu.Unlock()
+	c, err := m.client(id.driver)
+	if users > 0 || err != nil {
+		return nil // its driver will register
+	}
+	if err := m.unstage(ctx, c, s); err != nil {
+		return err
+	}
+	removeIfEmpty(filepath.Join(m.paths.plugin(), blockDirName, id.name, "data"), filepath.Join(m.paths.plugin(), blockDirName, id.name))
+	m.cfg.Logger.Info("orphaned volume unstaged", slog.String("volume", id.name), slog.String("driver", id.driver), logattr.Err(nil))
+	return nil
+}
