@@ -1,4 +1,4 @@
-module github.com/sublet-dev/agent/internal/csitest/sanity
+module github.com/sublet-dev/agent/internal/csitest/testdata/sanity
 
 go 1.26.0
 
@@ -34,4 +34,4 @@ require (
 	k8s.io/kubelet v0.37.2 // indirect
 )
 
-replace github.com/sublet-dev/agent => ../../..
+replace github.com/sublet-dev/agent => ../../../..
