@@ -36,7 +36,14 @@ func (c *CaseT) openStream(address, protocol, what string) *websocket.Conn {
 	c.ok(err, what)
 	cfg.Protocol = []string{protocol}
 	cfg.Dialer = &net.Dialer{Timeout: 10 * time.Second}
-	conn, err := cfg.DialContext(c.ctx)
+	var conn *websocket.Conn
+	if c.s.dial == nil {
+		conn, err = cfg.DialContext(c.ctx)
+	} else if raw, derr := c.s.dial(c.ctx, u.Host); derr != nil {
+		err = derr
+	} else {
+		conn, err = websocket.NewClient(cfg, raw)
+	}
 	if err != nil {
 		c.fatal("%s: the streaming server of the runtime does not answer at the URL that it returned: %v", what, err)
 	}

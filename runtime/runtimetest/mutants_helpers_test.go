@@ -3,9 +3,14 @@ package runtimetest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
+	"path"
+	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -18,31 +23,25 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded/stream"
 )
 
+// run runs one case on the runtime of the mutant: on simulated processes in a bubble,
+// where time costs nothing.
+func (m mutant) run(t *testing.T, tc testCase) (c *CaseT) {
+	if m.runs != simulation {
+		return m.suite(t).execute(t.Context(), tc)
+	}
+	synctest.Test(t, func(t *testing.T) { c = m.suite(t).execute(t.Context(), tc) })
+	return c
+}
+
 // suite starts the runtime of the mutant behind a proxy that makes its defect.
 func (m mutant) suite(t *testing.T) *suite {
-	s := newSuite(WithoutResourceLimits())
+	s := newSuite(SecondImage("example.com/second:1"))
+	s.restart = func(context.Context) error { return nil }
 	s.logs = t.TempDir()
-	var executor embedded.Executor = simulated.New(simulated.Config{})
-	if m.runs != simulation {
-		executor = hostprocess.New(hostprocess.Config{Unprivileged: m.runs == hostProcesses})
-	}
-	if m.executor != nil {
-		executor = m.executor(executor)
-	}
-	rt, err := embedded.New(embedded.Config{Executor: executor})
+	rt, err := embedded.New(embedded.Config{Executor: m.newExecutor(), Handlers: []string{"special"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	server, err := stream.New(rt, lis)
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- server.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-done)
-	})
+	s.dial = serveInMemory(t, rt)
 
 	direct, err := rt.Dial()
 	require.NoError(t, err)
@@ -51,7 +50,7 @@ func (m mutant) suite(t *testing.T) *suite {
 	if m.response != nil {
 		rules = append(rules, Rule{Fault: Corrupt, Mutate: m.response})
 	}
-	p, err := NewProxy(requestMutator{direct, m.request}, 1, rules...)
+	p, err := NewProxy(mutantConn{direct, m}, 1, rules...)
 	require.NoError(t, err)
 	t.Cleanup(p.Close)
 	cc, err := p.Dial()
@@ -62,17 +61,121 @@ func (m mutant) suite(t *testing.T) *suite {
 	return s
 }
 
-// requestMutator changes requests on their way to a runtime.
-type requestMutator struct {
-	grpc.ClientConnInterface
-	mutate func(any)
+func (m mutant) newExecutor() (executor embedded.Executor) {
+	executor = simulated.New(simulated.Config{})
+	if m.runs != simulation {
+		executor = hostprocess.New(hostprocess.Config{Unprivileged: m.runs == hostProcesses})
+	}
+	if m.executor != nil {
+		executor = m.executor(executor)
+	}
+	return executor
 }
 
-func (r requestMutator) Invoke(ctx context.Context, method string, req, resp any, opts ...grpc.CallOption) error {
-	if r.mutate != nil {
-		r.mutate(req)
+// serveInMemory serves exec, attach and port-forward until the test ends, and returns
+// how to connect: the network would stop the time of a bubble.
+func serveInMemory(t testing.TB, rt *embedded.Runtime) func(context.Context, string) (net.Conn, error) {
+	lis := &memoryListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	server, err := stream.New(rt, lis)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	return lis.dial
+}
+
+// memoryListener is a listener at the address memory:1.
+type memoryListener struct {
+	conns  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (l *memoryListener) Addr() net.Addr { return memoryAddr{} }
+
+type memoryAddr struct{}
+
+func (memoryAddr) Network() string { return "memory" }
+func (memoryAddr) String() string  { return "memory:1" }
+
+func (l *memoryListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *memoryListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
 	}
-	return r.ClientConnInterface.Invoke(ctx, method, req, resp, opts...)
+}
+
+func (l *memoryListener) dial(ctx context.Context, addr string) (net.Conn, error) {
+	if addr != l.Addr().String() {
+		return nil, fmt.Errorf("dial %s: %w", addr, syscall.ECONNREFUSED)
+	}
+	ours, theirs := net.Pipe()
+	select {
+	case l.conns <- theirs:
+		return ours, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// mutantConn changes requests on their way to a runtime, and whole calls.
+type mutantConn struct {
+	grpc.ClientConnInterface
+	m mutant
+}
+
+// rpcCall is one call that a mutant may answer in its own way.
+type rpcCall struct {
+	ctx       context.Context
+	rpc       string // RunPodSandbox
+	method    string // with its service
+	req, resp any
+	conn      grpc.ClientConnInterface
+}
+
+// next makes the call.
+func (c rpcCall) next() error { return c.conn.Invoke(c.ctx, c.method, c.req, c.resp) }
+
+func (r mutantConn) Invoke(ctx context.Context, method string, req, resp any, _ ...grpc.CallOption) error {
+	if r.m.request != nil {
+		r.m.request(req)
+	}
+	c := rpcCall{ctx, path.Base(method), method, req, resp, r.ClientConnInterface}
+	if r.m.call != nil {
+		return r.m.call(c)
+	}
+	return c.next()
+}
+
+func (r mutantConn) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := r.ClientConnInterface.NewStream(ctx, d, method, opts...)
+	return mutantStream{s, r.m}, err
+}
+
+// mutantStream changes the request of a stream.
+type mutantStream struct {
+	grpc.ClientStream
+	m mutant
+}
+
+func (s mutantStream) SendMsg(req any) error {
+	if s.m.request != nil {
+		s.m.request(req)
+	}
+	return s.ClientStream.SendMsg(req)
 }
 
 // onRequest returns a mutation of the requests of one type.

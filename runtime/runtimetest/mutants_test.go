@@ -26,6 +26,7 @@ type mutant struct {
 	runs     executorKind
 	request  func(req any)                        // changes what reaches the runtime
 	response func(rpc string, resp proto.Message) // changes what it returns, and its events
+	call     func(rpcCall) error                  // answers calls instead of it
 	executor func(embedded.Executor) embedded.Executor
 }
 
@@ -52,9 +53,7 @@ func TestRuntime_FindsDefects(t *testing.T) {
 			require.GreaterOrEqual(t, i, 0, "case not found")
 			tc := cases()[i]
 
-			s := m.suite(t)
-			require.Empty(t, s.missing(tc))
-			c := s.execute(t.Context(), tc)
+			c := m.run(t, tc)
 			require.Empty(t, c.skip)
 			require.NotEmpty(t, c.failures, "the suite does not find the defect")
 			assert.Contains(t, strings.Join(c.failures, "\n"), m.report)
@@ -75,7 +74,7 @@ func TestRuntime_FindsNoDefectsInTheMutantsHarness(t *testing.T) {
 				t.Skip("needs root: mounts are made in namespaces")
 			}
 			t.Parallel()
-			c := mutant{runs: runs}.suite(t).execute(t.Context(), tc)
+			c := mutant{runs: runs}.run(t, tc)
 			assert.Empty(t, c.failures)
 			assert.Empty(t, c.skip)
 		})

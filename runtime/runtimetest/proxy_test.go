@@ -2,6 +2,7 @@ package runtimetest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -23,7 +24,17 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain runs more tests in parallel than there are processors, unless told otherwise: most
+// of them wait for processes.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		_ = flag.Set("test.parallel", "8")
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // behind returns clients of a simulated runtime behind a proxy, and the proxy.
 func behind(t testing.TB, seed uint64, rules ...Rule) (v1.RuntimeServiceClient, *Proxy) {

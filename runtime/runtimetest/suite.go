@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -91,8 +92,9 @@ type suite struct {
 	onCase        func(CaseResult)
 	onReport      func(Report)
 
-	cc *grpc.ClientConn
-	id string // of this run, in labels and namespaces
+	cc   *grpc.ClientConn
+	id   string                                          // of this run, in labels and namespaces
+	dial func(context.Context, string) (net.Conn, error) // to the streaming server; nil is the network
 
 	mu     sync.Mutex // guards report, and calls of onCase
 	report Report
