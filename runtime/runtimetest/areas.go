@@ -11,17 +11,17 @@ type area struct {
 // areas returns all cases in groups. A case that is new goes into one of them.
 func areas() []area {
 	return []area{
-		{"pods", sandboxCases()},
+		{"pods", slices.Concat(sandboxCases(), podFieldCases())},
 		{"network", networkCases()},
 		{"containers", slices.Concat(createCases(), startCases(), endCases())},
 		{"isolation", isolationCases()},
 		{"stopping", stopCases()},
-		{"lists", listCases()},
+		{"lists", slices.Concat(listCases(), streamFilterCases())},
 		{"commands", slices.Concat(execCases(), streamCases())},
 		{"logs", logCases()},
 		{"events", eventCases()},
 		{"images", imageCases()},
-		{"measurements", statsCases()},
+		{"measurements and resources", slices.Concat(statsCases(), podStatsCases(), updateCases())},
 		{"invalid calls", refusalCases()},
 		{"abandoned and concurrent calls", slices.Concat(cutCases(), raceCases())},
 		{"restarts", restartCases()},

@@ -277,7 +277,7 @@ func endCases() []testCase {
 			id := p.start("c", "x=$(head -c 64000000 /dev/zero | tr '\\0' x); sleep 1000", func(cfg *v1.ContainerConfig) {
 				cfg.Linux.Resources.MemoryLimitInBytes = 16 << 20
 				cfg.Linux.Resources.MemorySwapLimitInBytes = 16 << 20
-			})
+			}, annotate(map[string]string{"sim.sublet.dev/oom-after": "300ms"}))
 			st := c.exited(id)
 			same(c, "OOMKilled", st.GetReason(), "reason")
 			same(c, 137, st.GetExitCode(), "exit code")

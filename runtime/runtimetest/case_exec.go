@@ -95,6 +95,23 @@ func execCases() []testCase {
 			c.ok(err, "exec")
 			same(c, 1000000, len(r.GetStdout()), "bytes of output")
 		}},
+		{"a command runs in its own container", "a probe would test another container", processes, func(c *CaseT) {
+			p := c.pod("p")
+			made := map[string]string{}
+			for _, name := range []string{"a", "b"} {
+				made[name] = p.start(name, longRunTime, func(cfg *v1.ContainerConfig) { cfg.Envs = []*v1.KeyValue{{Key: "NAME", Value: []byte(name)}} })
+			}
+			for name, id := range made {
+				r, err := c.exec(id, 10, "sh", "-c", "echo $NAME")
+				c.ok(err, "exec")
+				same(c, name+"\n", string(r.GetStdout()), "the environment of container "+name+", as a command in it sees it,")
+			}
+		}},
+		{"a command gets its arguments as they are", "probes with spaces or quotes would fail", 0, func(c *CaseT) {
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 10, "echo", "a  b", "'c'", "$d;e")
+			c.ok(err, "exec")
+			same(c, "a  b 'c' $d;e\n", string(r.GetStdout()), "output of echo with spaces, quotes and a dollar sign in its arguments")
+		}},
 		{"a command has the container's environment", "hooks would lack the application's settings", processes, func(c *CaseT) {
 			id := c.pod("p").start("c", longRunTime, func(cfg *v1.ContainerConfig) { cfg.Envs = []*v1.KeyValue{{Key: "A", Value: []byte("1")}} })
 			r, err := c.exec(id, 10, "sh", "-c", "echo $A")

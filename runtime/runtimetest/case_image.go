@@ -105,6 +105,8 @@ func imageCases() []testCase {
 				age := time.Since(time.Unix(0, fs.GetTimestamp()))
 				c.check(age > -time.Minute && age < 5*time.Minute, "the measurement is %s old; its timestamp is %d", age.Round(time.Second), fs.GetTimestamp())
 				c.check(strings.HasPrefix(fs.GetFsId().GetMountpoint(), "/"), "mount point %q", fs.GetFsId().GetMountpoint())
+				c.check(fs.GetUsedBytes() != nil, "used_bytes is missing")
+				c.check(fs.GetInodesUsed() != nil, "inodes_used is missing")
 			}
 		}},
 		{"streamed images are the listed images", "a big node could not be read", alone, func(c *CaseT) {
@@ -140,6 +142,7 @@ func statsCases() []testCase {
 			same(c, id, st.GetAttributes().GetId(), "id")
 			same(c, "c", st.GetAttributes().GetMetadata().GetName(), "name")
 			c.check(st.GetCpu().GetTimestamp() > 0 && st.GetMemory().GetTimestamp() > 0, "the measurement has no time")
+			c.check(st.GetWritableLayer().GetUsedBytes() != nil, "writable_layer.used_bytes is missing from the measurement")
 		}},
 		{"processor time only grows", "usage would become negative", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", longRunTime, annotate(map[string]string{"sim.sublet.dev/cpu": "100m"}))
@@ -203,6 +206,7 @@ func statsCases() []testCase {
 		}},
 		{"a pod is measured", "eviction could not compare pods", 0, func(c *CaseT) {
 			p := c.pod("p")
+			c.pod("other")
 			p.start("c", longRunTime)
 			r, err := c.rs.PodSandboxStats(c.ctx, &v1.PodSandboxStatsRequest{PodSandboxId: p.id})
 			c.implemented(err, "PodSandboxStats")
@@ -248,8 +252,12 @@ func statsCases() []testCase {
 			}
 		}},
 		{"a container reports its resources", "status.containerStatuses.resources would be empty, and each resize repeated", 0, func(c *CaseT) {
-			id := c.pod("p").start("c", longRunTime, func(cfg *v1.ContainerConfig) { cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20 })
-			same(c, 64<<20, c.status(id).GetResources().GetLinux().GetMemoryLimitInBytes(), "memory limit in the status")
+			id := c.pod("p").start("c", longRunTime, limited)
+			r := c.status(id).GetResources().GetLinux()
+			same(c, 64<<20, r.GetMemoryLimitInBytes(), "memory limit in the status")
+			same(c, 100_000, r.GetCpuPeriod(), "cpu_period in the status")
+			same(c, 50_000, r.GetCpuQuota(), "cpu_quota in the status")
+			same(c, 512, r.GetCpuShares(), "cpu_shares in the status")
 		}},
 		{"resources of a container that is not there cannot be changed", "a resize would seem to be done", 0, func(c *CaseT) {
 			_, err := c.rs.UpdateContainerResources(c.ctx, &v1.UpdateContainerResourcesRequest{

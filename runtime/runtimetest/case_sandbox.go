@@ -43,7 +43,9 @@ func sandboxCases() []testCase {
 	return []testCase{
 		{"a pod that was run is ready at once", "it would start containers in a pod that is not there yet", 0, func(c *CaseT) {
 			p := c.pod("p")
-			same(c, ready, p.status().GetState(), "state in the status")
+			st := p.status()
+			same(c, p.id, st.GetId(), "id in the status")
+			same(c, ready, st.GetState(), "state in the status")
 			list := c.pods(&v1.PodSandboxFilter{Id: p.id})
 			same(c, 1, len(list), "pods of that id in the list")
 			for _, s := range list {
@@ -194,7 +196,14 @@ func networkCases() []testCase {
 	return []testCase{
 		{"a pod has an address", "status.podIP would stay empty, and the pod would be created again and again", 0, func(c *CaseT) {
 			p := c.pod("p")
-			c.check(p.status().GetNetwork().GetIp() != "", "the ready pod has no address")
+			network := p.status().GetNetwork()
+			if network.GetIp() == "" {
+				c.fatal("the ready pod has no address")
+			}
+			c.isAddress(network.GetIp(), "ip of the pod")
+			for _, more := range network.GetAdditionalIps() {
+				c.isAddress(more.GetIp(), "additional_ips of the pod")
+			}
 		}},
 		{"a pod keeps its address", "status.podIP would change while the pod runs, and traffic go nowhere", 0, func(c *CaseT) {
 			p := c.pod("p")

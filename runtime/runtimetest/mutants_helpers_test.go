@@ -3,180 +3,16 @@ package runtimetest
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
-	"net"
-	"path"
 	"sync"
-	"syscall"
-	"testing"
-	"testing/synctest"
 
-	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
-	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
-	"github.com/sublet-dev/agent/runtime/embedded/simulated"
-	"github.com/sublet-dev/agent/runtime/embedded/stream"
 )
-
-// run runs one case on the runtime of the mutant: on simulated processes in a bubble,
-// where time costs nothing.
-func (m mutant) run(t *testing.T, tc testCase) (c *CaseT) {
-	if m.runs != simulation {
-		return m.suite(t).execute(t.Context(), tc)
-	}
-	synctest.Test(t, func(t *testing.T) { c = m.suite(t).execute(t.Context(), tc) })
-	return c
-}
-
-// suite starts the runtime of the mutant behind a proxy that makes its defect.
-func (m mutant) suite(t *testing.T) *suite {
-	s := newSuite(SecondImage("example.com/second:1"))
-	s.restart = func(context.Context) error { return nil }
-	s.logs = t.TempDir()
-	rt, err := embedded.New(embedded.Config{Executor: m.newExecutor(), Handlers: []string{"special"}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rt.Close()) })
-	s.dial = serveInMemory(t, rt)
-
-	direct, err := rt.Dial()
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = direct.Close() })
-	var rules []Rule
-	if m.response != nil {
-		rules = append(rules, Rule{Fault: Corrupt, Mutate: m.response})
-	}
-	p, err := NewProxy(mutantConn{direct, m}, 1, rules...)
-	require.NoError(t, err)
-	t.Cleanup(p.Close)
-	cc, err := p.Dial()
-	require.NoError(t, err)
-	s.cc = cc.ClientConn
-	t.Cleanup(func() { _ = s.cc.Close() })
-	require.NoError(t, s.getImages(t.Context()))
-	return s
-}
-
-func (m mutant) newExecutor() (executor embedded.Executor) {
-	executor = simulated.New(simulated.Config{})
-	if m.runs != simulation {
-		executor = hostprocess.New(hostprocess.Config{Unprivileged: m.runs == hostProcesses})
-	}
-	if m.executor != nil {
-		executor = m.executor(executor)
-	}
-	return executor
-}
-
-// serveInMemory serves exec, attach and port-forward until the test ends, and returns
-// how to connect: the network would stop the time of a bubble.
-func serveInMemory(t testing.TB, rt *embedded.Runtime) func(context.Context, string) (net.Conn, error) {
-	lis := &memoryListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-	server, err := stream.New(rt, lis)
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- server.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-done)
-	})
-	return lis.dial
-}
-
-// memoryListener is a listener at the address memory:1.
-type memoryListener struct {
-	conns  chan net.Conn
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (l *memoryListener) Addr() net.Addr { return memoryAddr{} }
-
-type memoryAddr struct{}
-
-func (memoryAddr) Network() string { return "memory" }
-func (memoryAddr) String() string  { return "memory:1" }
-
-func (l *memoryListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return nil
-}
-
-func (l *memoryListener) Accept() (net.Conn, error) {
-	select {
-	case conn := <-l.conns:
-		return conn, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *memoryListener) dial(ctx context.Context, addr string) (net.Conn, error) {
-	if addr != l.Addr().String() {
-		return nil, fmt.Errorf("dial %s: %w", addr, syscall.ECONNREFUSED)
-	}
-	ours, theirs := net.Pipe()
-	select {
-	case l.conns <- theirs:
-		return ours, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// mutantConn changes requests on their way to a runtime, and whole calls.
-type mutantConn struct {
-	grpc.ClientConnInterface
-	m mutant
-}
-
-// rpcCall is one call that a mutant may answer in its own way.
-type rpcCall struct {
-	ctx       context.Context
-	rpc       string // RunPodSandbox
-	method    string // with its service
-	req, resp any
-	conn      grpc.ClientConnInterface
-}
-
-// next makes the call.
-func (c rpcCall) next() error { return c.conn.Invoke(c.ctx, c.method, c.req, c.resp) }
-
-func (r mutantConn) Invoke(ctx context.Context, method string, req, resp any, _ ...grpc.CallOption) error {
-	if r.m.request != nil {
-		r.m.request(req)
-	}
-	c := rpcCall{ctx, path.Base(method), method, req, resp, r.ClientConnInterface}
-	if r.m.call != nil {
-		return r.m.call(c)
-	}
-	return c.next()
-}
-
-func (r mutantConn) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	s, err := r.ClientConnInterface.NewStream(ctx, d, method, opts...)
-	return mutantStream{s, r.m}, err
-}
-
-// mutantStream changes the request of a stream.
-type mutantStream struct {
-	grpc.ClientStream
-	m mutant
-}
-
-func (s mutantStream) SendMsg(req any) error {
-	if s.m.request != nil {
-		s.m.request(req)
-	}
-	return s.ClientStream.SendMsg(req)
-}
 
 // onRequest returns a mutation of the requests of one type.
 func onRequest[R any](mutate func(*R)) func(any) {
@@ -271,4 +107,145 @@ func (p detachingProcess) Exec(ctx context.Context, x embedded.Exec) (int32, err
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
+}
+
+// onPodStatus returns a mutation of the statuses of pods.
+func onPodStatus(mutate func(*v1.PodSandboxStatus)) func(string, proto.Message) {
+	return onResponse(func(r *v1.PodSandboxStatusResponse) {
+		if r.GetStatus() != nil {
+			mutate(r.Status)
+		}
+	})
+}
+
+// onPodItems returns a mutation of the pods in lists.
+func onPodItems(mutate func(*v1.PodSandbox)) func(string, proto.Message) {
+	return onResponse(func(r *v1.ListPodSandboxResponse) {
+		for _, it := range r.GetItems() {
+			mutate(it)
+		}
+	})
+}
+
+// onItems returns a mutation of the containers in lists.
+func onItems(mutate func(*v1.Container)) func(string, proto.Message) {
+	return onResponse(func(r *v1.ListContainersResponse) {
+		for _, it := range r.GetContainers() {
+			mutate(it)
+		}
+	})
+}
+
+// onEvent returns a mutation of events of a type. An event of nothing is a lost one.
+func onEvent(kind v1.ContainerEventType, mutate func(*v1.ContainerEventResponse)) func(string, proto.Message) {
+	return onResponse(func(e *v1.ContainerEventResponse) {
+		if e.GetContainerEventType() == kind {
+			mutate(e)
+		}
+	})
+}
+
+// onCalls returns a mutation of the calls of an RPC.
+func onCalls(rpc string, answer func(rpcCall) error) func(rpcCall) error {
+	return func(c rpcCall) error {
+		if c.rpc == rpc {
+			return answer(c)
+		}
+		return c.next()
+	}
+}
+
+// doesNothing answers an RPC with success and does nothing.
+func doesNothing(rpc string) func(rpcCall) error {
+	return onCalls(rpc, func(rpcCall) error { return nil })
+}
+
+// losesErrors answers an RPC with success when it fails.
+func losesErrors(rpc string) func(rpcCall) error {
+	return onCalls(rpc, func(c rpcCall) error {
+		_ = c.next()
+		return nil
+	})
+}
+
+// changesCode fails an RPC with another code.
+func changesCode(rpc string, from, to codes.Code) func(rpcCall) error {
+	return onCalls(rpc, func(c rpcCall) error {
+		err := c.next()
+		if status.Code(err) == from {
+			return status.Error(to, status.Convert(err).Message())
+		}
+		return err
+	})
+}
+
+// refuses fails an RPC for requests in a state of the runtime.
+func refuses(rpc string, bad func(c rpcCall) bool) func(rpcCall) error {
+	return onCalls(rpc, func(c rpcCall) error {
+		if bad(c) {
+			return status.Error(codes.FailedPrecondition, "not in this state")
+		}
+		return c.next()
+	})
+}
+
+// stateOf returns the state of a container behind the mutant.
+func (c rpcCall) stateOf(id string) v1.ContainerState {
+	r, err := v1.NewRuntimeServiceClient(c.conn).ContainerStatus(c.ctx, &v1.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		return v1.ContainerState_CONTAINER_UNKNOWN
+	}
+	return r.GetStatus().GetState()
+}
+
+// tally counts how often it was given a key.
+type tally struct {
+	mu   sync.Mutex
+	keys map[string]int
+}
+
+func newTally() *tally { return &tally{keys: map[string]int{}} }
+
+// count returns how often key has been given before.
+func (s *tally) count(key string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys[key]++
+	return s.keys[key] - 1
+}
+
+// has reports whether key has been given.
+func (s *tally) has(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keys[key] > 0
+}
+
+// cuttingExecutor loses what a line has after 16 KiB.
+type cuttingExecutor struct{ embedded.Executor }
+
+func (e cuttingExecutor) Unwrap() any { return e.Executor }
+
+func (e cuttingExecutor) Start(ctx context.Context, c *embedded.Container, sio embedded.IO, exited func(embedded.Exit)) (embedded.Process, error) {
+	sio.Stdout = &cuttingWriter{to: sio.Stdout}
+	return e.Executor.Start(ctx, c, sio, exited)
+}
+
+type cuttingWriter struct {
+	to   io.Writer
+	line int
+}
+
+func (w *cuttingWriter) Write(p []byte) (int, error) {
+	for _, b := range p {
+		if w.line++; b == '\n' {
+			w.line = 0
+		}
+		if w.line <= 16<<10 {
+			if _, err := w.to.Write([]byte{b}); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return len(p), nil
 }

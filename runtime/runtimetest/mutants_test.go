@@ -39,7 +39,8 @@ const (
 )
 
 func mutants() []mutant {
-	return slices.Concat(mutantsOfRuntime(), mutantsOfIsolation(), mutantsOfProcesses(), mutantsOfStatuses(), mutantsOfEvents(), mutantsOfStats())
+	return slices.Concat(mutantsOfNode(), mutantsOfPods(), mutantsOfPodLifecycles(), mutantsOfContainers(), mutantsOfStarts(), mutantsOfEnds(), mutantsOfStops(),
+		mutantsOfErrors(), mutantsOfLists(), mutantsOfCommands(), mutantsOfLogs(), mutantsOfEventStreams(), mutantsOfImages(), mutantsOfFigures(), mutantsOfRuntime(), mutantsOfIsolation(), mutantsOfProcesses(), mutantsOfStatuses(), mutantsOfEvents(), mutantsOfStats())
 }
 
 func TestRuntime_FindsDefects(t *testing.T) {

@@ -24,8 +24,8 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
-// TestMain runs more tests in parallel than there are processors, unless told otherwise: most
-// of them wait for processes.
+// TestMain runs more tests in parallel than there are processors, unless -parallel says
+// otherwise: most of them wait for processes.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	chosen := false

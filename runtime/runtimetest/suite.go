@@ -66,11 +66,18 @@ func LogRoot(dir string) Option { return func(s *suite) { s.logs = dir } }
 func LargeListSize(pods int) Option { return func(s *suite) { s.largeListSize = pods } }
 
 // WithoutProcesses skips the cases that need real processes: for simulators.
-func WithoutProcesses() Option { return func(s *suite) { s.absent |= processes | isolation } }
+func WithoutProcesses() Option {
+	return func(s *suite) { s.absent |= processes | isolation | confinement }
+}
 
 // WithoutIsolation skips the cases that need mounts, host names and users of a
 // container's own: for runtimes of an ordinary user without namespaces.
-func WithoutIsolation() Option { return func(s *suite) { s.absent |= isolation } }
+func WithoutIsolation() Option { return func(s *suite) { s.absent |= isolation | confinement } }
+
+// WithoutConfinement skips the cases that need namespaces, capabilities, devices, seccomp
+// and a root file system of a container's own: for runtimes whose containers are
+// processes of the machine.
+func WithoutConfinement() Option { return func(s *suite) { s.absent |= confinement } }
 
 // WithoutResourceLimits skips the cases that need resource limits to be enforced:
 // for runtimes without cgroups.
@@ -109,15 +116,16 @@ type testCase struct {
 }
 
 // need is a set of what a case requires.
-type need uint8
+type need uint16
 
 const (
-	processes need = 1 << iota // real ones
-	isolation                  // mounts, host names and users of a container's own
-	limits                     // that are enforced
-	twoImages                  // SecondImage
-	aRestart                   // Restart
-	alone                      // no other case at the same time
+	processes   need = 1 << iota // real ones
+	isolation                    // mounts, host names and users of a container's own
+	limits                       // that are enforced
+	confinement                  // namespaces, capabilities, devices and files of a container's own
+	twoImages                    // SecondImage
+	aRestart                     // Restart
+	alone                        // no other case at the same time
 )
 
 // Cases returns the names of all cases, as KnownFailures and KnownFlakes take them.
@@ -194,6 +202,8 @@ func (s *suite) missing(tc testCase) string {
 		return "needs real processes"
 	case tc.needs&s.absent&isolation != 0:
 		return "needs isolated containers"
+	case tc.needs&s.absent&confinement != 0:
+		return "needs confined containers"
 	case tc.needs&s.absent&limits != 0:
 		return "needs resource limits"
 	case tc.needs&twoImages != 0 && s.second == "":
@@ -275,12 +285,17 @@ func (c *CaseT) ok(err error, what string) {
 // for any other error.
 func (c *CaseT) implemented(err error, what string) {
 	if status.Code(err) == codes.Unimplemented {
-		c.mu.Lock()
-		c.skip = what + " is not implemented"
-		c.mu.Unlock()
-		runtime.Goexit()
+		c.skipped(what + " is not implemented")
 	}
 	c.ok(err, what)
+}
+
+// skipped ends the case as skipped.
+func (c *CaseT) skipped(why string) {
+	c.mu.Lock()
+	c.skip = why
+	c.mu.Unlock()
+	runtime.Goexit()
 }
 
 // rejected expects an error, with one of the codes if any are given.

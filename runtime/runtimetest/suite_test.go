@@ -66,7 +66,7 @@ func TestRuntime_HostProcessOfRoot(t *testing.T) {
 	}
 	runtimetest.TestRuntime(t, embeddedRuntime(func(testing.TB) embedded.Executor {
 		return hostprocess.New(hostprocess.Config{})
-	}), runtimetest.SecondImage("example.com/second:1"), runtimetest.WithoutResourceLimits())
+	}), runtimetest.SecondImage("example.com/second:1"), runtimetest.WithoutResourceLimits(), runtimetest.WithoutConfinement())
 }
 
 func TestCases_HaveUniqueNames(t *testing.T) {
