@@ -17,7 +17,7 @@ func areas() []area {
 		{"isolation", isolationCases()},
 		{"stopping", stopCases()},
 		{"lists", slices.Concat(listCases(), streamFilterCases())},
-		{"commands", slices.Concat(execCases(), streamCases())},
+		{"commands", slices.Concat(execCases(), streamCases(), sessionCases())},
 		{"logs", logCases()},
 		{"events", eventCases()},
 		{"images", imageCases()},

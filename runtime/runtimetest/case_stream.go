@@ -3,7 +3,6 @@ package runtimetest
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 	"strings"
 	"time"
@@ -31,17 +30,14 @@ func (c *CaseT) openStream(address, protocol, what string) *websocket.Conn {
 	if scheme == "" {
 		c.fatal("%s: the runtime returned the URL %q, want http or https", what, address)
 	}
+	httpScheme := u.Scheme
 	u.Scheme = scheme
 	cfg, err := websocket.NewConfig(u.String(), "http://localhost")
 	c.ok(err, what)
 	cfg.Protocol = []string{protocol}
-	cfg.Dialer = &net.Dialer{Timeout: 10 * time.Second}
+	raw, err := c.s.dialStream(c.ctx, &url.URL{Scheme: httpScheme, Host: u.Host})
 	var conn *websocket.Conn
-	if c.s.dial == nil {
-		conn, err = cfg.DialContext(c.ctx)
-	} else if raw, derr := c.s.dial(c.ctx, u.Host); derr != nil {
-		err = derr
-	} else {
+	if err == nil {
 		conn, err = websocket.NewClient(cfg, raw)
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ type knownRuntime struct {
 	version string // prefix of the version in Version, without v; "" is any
 	always  map[string]string
 	flaky   map[string]string
+	absent  need // what it does not have
 }
 
 // knownRuntimes are the runtimes that we have tested. Each reason says what the
@@ -20,11 +21,13 @@ type knownRuntime struct {
 func knownRuntimes() []knownRuntime {
 	const containerd = "containerd"
 	return []knownRuntime{
+		{runtime: "sublet-embedded", absent: confinement}, // containers are processes of the machine, or simulated
 		{
 			runtime: containerd,
 			always: map[string]string{
 				"a list can be asked for one image":                      "ListImages ignores its filter",
 				"the status of a pod has the statuses of its containers": "PodSandboxStatus has neither containers_statuses nor timestamp",
+				"a stream of images heeds its filter":                    "StreamImages ignores its filter, as ListImages does",
 				"list and status agree":                                  "image_ref is the image's id in lists and its digest in the status",
 			},
 			flaky: map[string]string{
@@ -38,6 +41,8 @@ func knownRuntimes() []knownRuntime {
 				"stopping a pod that is not there is no error":       "StopPodSandbox of an unknown id is NotFound",
 				"stopping a container that is not there is no error": "StopContainer of an unknown id is NotFound",
 				"a container reports its user":                       "user came with CRI 1.31",
+				"a container reports the user that it was given":     "user came with CRI 1.31",
+				"a container reports its stop signal":                "stop_signal came with CRI 1.33",
 				"a container carries its image's id":                 "image_id came with CRI 1.29",
 				"the stop signal of the container is used":           "stop_signal came with CRI 1.33",
 			},
@@ -69,6 +74,7 @@ func (s *suite) addKnownRuntime(v *v1.VersionResponse) {
 		if k.runtime == v.GetRuntimeName() && strings.HasPrefix(strings.TrimPrefix(v.GetRuntimeVersion(), "v"), k.version) {
 			maps.Copy(always, k.always)
 			maps.Copy(flaky, k.flaky)
+			s.absent |= k.absent
 		}
 	}
 	maps.Copy(always, s.knownFailures)

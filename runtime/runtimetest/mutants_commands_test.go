@@ -129,7 +129,7 @@ func mutantsOfLists() []mutant {
 			request: onRequest(func(r *v1.StreamPodSandboxStatsRequest) { r.Filter = nil }),
 		},
 		{
-			defect: "the stream of images ignores its filter", caseName: "streams of lists heed their filters", report: "StreamImages by name",
+			defect: "the stream of images ignores its filter", caseName: "a stream of images heeds its filter", report: "StreamImages by name",
 			request: onRequest(func(r *v1.StreamImagesRequest) { r.Filter = nil }),
 		},
 		{

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
@@ -240,7 +241,7 @@ func mutantsOfEventStreams() []mutant {
 		{
 			defect: "an event stream that is not read holds everything up", caseName: "a reader that does not read blocks no client", report: "beside a stream that is not read",
 			call: onCalls("StartContainer", func(c rpcCall) error {
-				time.Sleep(5 * time.Second)
+				_ = sleep.For(c.ctx, 5*time.Second)
 				return c.next()
 			}),
 		},

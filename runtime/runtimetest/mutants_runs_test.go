@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 func mutantsOfStarts() []mutant {
@@ -211,7 +213,7 @@ func mutantsOfStops() []mutant {
 		{
 			defect: "a stop waits for the whole grace period", caseName: "a container can end by itself within its grace period", report: "the stop took",
 			call: onCalls("StopContainer", func(c rpcCall) error {
-				time.Sleep(time.Duration(c.req.(*v1.StopContainerRequest).GetTimeout()) * time.Second)
+				_ = sleep.For(c.ctx, time.Duration(c.req.(*v1.StopContainerRequest).GetTimeout())*time.Second)
 				return c.next()
 			}),
 		},
