@@ -24,9 +24,12 @@ type podStore struct {
 	mu      sync.Mutex                         // guards the fields below
 	onEvent func(pod *corev1.Pod, exists bool) // called without lock for each change from the reflector; may be nil
 	pods    map[types.NamespacedName]storedPod
-	nextSeq uint64
-	synced  bool
-	err     error // why the API server cannot be listed or watched
+	// order has the pods in the order in which they appeared, in which they are delivered,
+	// with nil in the places of those that are gone. It spares each delivery of thousands of
+	// pods to sort them.
+	order  []*corev1.Pod
+	synced bool
+	err    error // why the API server cannot be listed or watched
 	// deleted are the last versions of the pods that were deleted last, so that an older
 	// event that arrives late does not bring one back.
 	deleted []*corev1.Pod
@@ -34,11 +37,13 @@ type podStore struct {
 
 type storedPod struct {
 	*corev1.Pod
-	seq uint64 // pods are delivered in the order in which they appeared
+	index int // in podStore.order
 }
 
-// maxDeleted is how many deleted pods are remembered.
-const maxDeleted = 256
+const (
+	maxDeleted = 256 // deleted pods that are remembered
+	minOrder   = 64  // places of podStore.order for which it is not made smaller
+)
 
 func newPodStore(nodeName string) *podStore {
 	return &podStore{
@@ -111,13 +116,33 @@ func (s *podStore) put(pod *corev1.Pod) bool {
 			return false
 		}
 	}
-	seq := previous.seq
+	index := previous.index
 	if !ok || previous.UID != pod.UID {
-		s.nextSeq++
-		seq = s.nextSeq
+		if ok {
+			s.order[index] = nil
+		}
+		index = len(s.order)
+		s.order = append(s.order, nil)
 	}
-	s.pods[keyOf(pod)] = storedPod{pod, seq}
+	s.order[index] = pod
+	s.pods[keyOf(pod)] = storedPod{pod, index}
+	s.compact()
 	return true
+}
+
+// compact drops the places without a pod once they are the most. s.mu is held.
+func (s *podStore) compact() {
+	if len(s.order) < 2*len(s.pods)+minOrder {
+		return
+	}
+	order := make([]*corev1.Pod, 0, len(s.pods))
+	for _, pod := range s.order {
+		if pod != nil {
+			s.pods[keyOf(pod)] = storedPod{pod, len(order)}
+			order = append(order, pod)
+		}
+	}
+	s.order = order
 }
 
 // Delete implements cache.ReflectorStore.
@@ -141,7 +166,9 @@ func (s *podStore) Delete(obj any) error {
 
 // remove forgets a pod but for its last version. s.mu is held.
 func (s *podStore) remove(pod *corev1.Pod) {
+	s.order[s.pods[keyOf(pod)].index] = nil
 	delete(s.pods, keyOf(pod))
+	s.compact()
 	last := &corev1.Pod{}
 	last.UID, last.ResourceVersion = pod.UID, pod.ResourceVersion
 	s.deleted = append(s.deleted, last)
@@ -236,20 +263,15 @@ func (s *podStore) mirrors() (pods []*corev1.Pod, synced bool) {
 // set returns all pods but mirror pods, which no agent runs.
 func (s *podStore) set() podsource.Set {
 	s.mu.Lock()
-	pods := make([]storedPod, 0, len(s.pods))
-	for _, p := range s.pods {
-		if !podspec.IsMirror(p.Pod) {
-			pods = append(pods, p)
-		}
-	}
-	set := podsource.Set{Incomplete: !s.synced}
+	defer s.mu.Unlock()
+	set := podsource.Set{Incomplete: !s.synced, Pods: make([]podsource.Manifest, 0, len(s.pods))}
 	if s.err != nil {
 		set.Errors = []podsource.SourceError{{Location: "API server", Err: s.err}}
 	}
-	s.mu.Unlock()
-	slices.SortFunc(pods, func(a, b storedPod) int { return int(a.seq) - int(b.seq) })
-	for _, p := range pods {
-		set.Pods = append(set.Pods, podsource.Manifest{Pod: p.Pod})
+	for _, pod := range s.order {
+		if pod != nil && !podspec.IsMirror(pod) {
+			set.Pods = append(set.Pods, podsource.Manifest{Pod: pod})
+		}
 	}
 	return set
 }

@@ -1,0 +1,52 @@
+package kube
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// KU-1: pods are delivered in the order in which they appeared, however many have come and
+// gone, and each in its newest version.
+func TestPodStore_KeepsTheOrder(t *testing.T) {
+	s := newPodStore("n")
+	version := 0
+	newPod := func(name, uid string) *corev1.Pod {
+		version++
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(uid), ResourceVersion: fmt.Sprint(version)},
+			Spec:       corev1.PodSpec{NodeName: "n"},
+		}
+	}
+	delivered := func() (pods []string) {
+		for _, m := range s.set().Pods {
+			pods = append(pods, fmt.Sprint(m.Pod.Name, "/", m.Pod.UID, "@", m.Pod.ResourceVersion))
+		}
+		return pods
+	}
+	require.NoError(t, s.Add(newPod("b", "1")))
+	require.NoError(t, s.Add(newPod("a", "2")))
+	require.NoError(t, s.Add(newPod("c", "3")))
+	require.NoError(t, s.Update(newPod("b", "1")))
+	assert.Equal(t, []string{"b/1@4", "a/2@2", "c/3@3"}, delivered())
+	require.NoError(t, s.Update(newPod("b", "9")))
+	assert.Equal(t, []string{"a/2@2", "c/3@3", "b/9@5"}, delivered(), "a recreated pod is a new one")
+	for i := range 10_000 {
+		pod := newPod("job", fmt.Sprint("job-", i))
+		require.NoError(t, s.Add(pod))
+		if i%2 == 0 {
+			require.NoError(t, s.Delete(pod))
+		}
+		require.LessOrEqual(t, len(s.order), 2*len(s.pods)+minOrder, "what is gone takes no memory")
+	}
+	require.NoError(t, s.Delete(newPod("job", "job-9999")))
+	assert.Equal(t, []string{"a/2@2", "c/3@3", "b/9@5"}, delivered())
+	require.NoError(t, s.Update(newPod("c", "3")))
+	require.NoError(t, s.Replace([]any{newPod("d", "4"), newPod("c", "3")}, ""))
+	assert.Equal(t, []string{"c/3@10009", "d/4@10008"}, delivered(), "those that are not listed are gone")
+}
