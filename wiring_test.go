@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,5 +112,33 @@ func TestContainerGC_WaitsForAllSources(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, left.Containers)
 		require.Empty(t, left.Sandboxes)
+	})
+}
+
+// Events about a container say which one, as those of a kubelet.
+func TestAgent_EventsOfContainersHaveAFieldPath(t *testing.T) {
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		paths := map[string]string{}
+		pods := podsource.NewMemory(agenttest.Pod("crashes", "run-for=1s", "exit-code=1"), agenttest.Pod("runs"))
+		a, err := agent.New(agent.WithSimulatedRuntime(), agent.WithRootDir(root), agent.WithSource("memory", pods),
+			agent.WithRecorder(noting(func(e *corev1.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				paths[e.Reason] = e.InvolvedObject.FieldPath
+			})))
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		time.Sleep(5 * time.Minute)
+		pods.Delete("default", "runs")
+		time.Sleep(time.Minute)
+		cancel()
+		require.NoError(t, <-done)
+		for _, reason := range []string{"Pulling", "Pulled", "Created", "Started", "BackOff", "Killing"} {
+			require.Equal(t, "spec.containers{main}", paths[reason], reason)
+		}
 	})
 }

@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,6 +18,28 @@ func NewNodeEvent(node, eventType, reason, message string, now time.Time) *corev
 	e := NewEvent(pod, eventType, reason, message, now)
 	e.InvolvedObject = corev1.ObjectReference{Kind: "Node", Name: node, UID: types.UID(node)}
 	return e
+}
+
+// NewContainerEvent is NewEvent for an event about a container of the pod: the fieldPath of
+// the involved object says which, as in the kubelet. A container that the pod does not have
+// has none.
+func NewContainerEvent(pod *corev1.Pod, container, eventType, reason, message string, now time.Time) *corev1.Event {
+	e := NewEvent(pod, eventType, reason, message, now)
+	e.InvolvedObject.FieldPath = containerPath(pod, container)
+	return e
+}
+
+func containerPath(pod *corev1.Pod, name string) string {
+	is := func(c corev1.Container) bool { return c.Name == name }
+	switch {
+	case slices.ContainsFunc(pod.Spec.Containers, is):
+		return "spec.containers{" + name + "}"
+	case slices.ContainsFunc(pod.Spec.InitContainers, is):
+		return "spec.initContainers{" + name + "}"
+	case slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool { return c.Name == name }):
+		return "spec.ephemeralContainers{" + name + "}"
+	}
+	return ""
 }
 
 // EventComponent is the source of the events of this module.

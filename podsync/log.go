@@ -93,7 +93,7 @@ func (s *Syncer) logBackOffs(pod *corev1.Pod, st *podState, failures map[string]
 			s.cfg.Hooks.BackOffStarted(pod, name, f)
 		}
 		if f.Reason == runtime.ReasonCrashLoop && s.cfg.Recorder != nil { // other back-offs follow a failure that has an event
-			s.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, reasonBackOff,
+			s.cfg.Recorder.Record(podspec.NewContainerEvent(pod, name, corev1.EventTypeWarning, reasonBackOff,
 				fmt.Sprintf("Back-off restarting failed container %s in pod %s_%s(%s)", name, pod.Name, pod.Namespace, pod.UID), time.Now()))
 		}
 		attrs := []any{logattr.Pod(pod), logattr.PodUID(pod.UID)}

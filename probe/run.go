@@ -9,6 +9,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -75,7 +76,8 @@ func (m *Manager) fire(b *probe) {
 		m.mu.Unlock()
 		return
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, timeout(b.spec))
+	run := m.ctx
+	ctx, cancel := context.WithTimeout(run, timeout(b.spec))
 	b.cancel = cancel
 	m.wg.Add(1)
 	defer m.wg.Done()
@@ -86,11 +88,11 @@ func (m *Manager) fire(b *probe) {
 	outcome := unknown(safe.ErrPanic)
 	safe.Do(m.cfg.Logger, "probe container "+t.container.Name, func() { outcome = m.handle(ctx, t) })
 	cancel()
-	m.completeRun(b, &t, due, now, outcome)
+	m.completeRun(run, b, &t, due, now, outcome)
 }
 
 // completeRun records the outcome of a run and schedules the next one.
-func (m *Manager) completeRun(b *probe, t *target, due, startTime time.Time, outcome probeOutcome) {
+func (m *Manager) completeRun(ctx context.Context, b *probe, t *target, due, startTime time.Time, outcome probeOutcome) {
 	observed := m.cachedPod(b.pod.uid)
 	m.mu.Lock()
 	now := time.Now()
@@ -106,10 +108,27 @@ func (m *Manager) completeRun(b *probe, t *target, due, startTime time.Time, out
 	if cancelled {
 		return // the outcome of a cancelled run has no meaning
 	}
-	m.event(t, outcome)
 	if h := m.cfg.Hooks.Probed; h != nil {
 		h(ProbeRun{t.pod, t.container.Name, t.kind, outcome.result, due, startTime, now.Sub(startTime)})
 	}
+	if outcome.result == runtime.ProbeSuccess || m.isStillRunning(ctx, t) {
+		m.event(t, outcome)
+	}
+}
+
+// exitDelay is the time until the exit of a container has been observed at the latest,
+// if the runtime reports it by an event.
+const exitDelay = 100 * time.Millisecond
+
+// isStillRunning reports whether a container runs after its probe has failed. That a
+// container that has exited cannot be probed says nothing about its health.
+func (m *Manager) isStillRunning(ctx context.Context, t *target) bool {
+	if sleep.For(ctx, exitDelay) != nil {
+		return false
+	}
+	observed := m.cachedPod(t.pod.UID)
+	c := observed.LatestContainer(t.container.Name)
+	return c != nil && c.ID == t.id && c.State == runtime.Running
 }
 
 // record counts an outcome and publishes the change of the result. The caller holds mu.
@@ -159,13 +178,5 @@ func (m *Manager) event(t *target, outcome probeOutcome) {
 	default:
 	}
 	text := fmt.Sprintf("%s probe %s: %s", t.kind, verb, outcome.message)
-	ev := podspec.NewEvent(t.pod, corev1.EventTypeWarning, reason, text, time.Now())
-	list := "containers"
-	for i := range t.pod.Spec.InitContainers {
-		if t.pod.Spec.InitContainers[i].Name == t.container.Name {
-			list = "initContainers"
-		}
-	}
-	ev.InvolvedObject.FieldPath = fmt.Sprintf("spec.%s{%s}", list, t.container.Name)
-	m.cfg.Recorder.Record(ev)
+	m.cfg.Recorder.Record(podspec.NewContainerEvent(t.pod, t.container.Name, corev1.EventTypeWarning, reason, text, time.Now()))
 }

@@ -239,3 +239,29 @@ func TestPhaseOffset_IsSpread(t *testing.T) {
 		assert.InDelta(t, 1000, n, 150)
 	}
 }
+
+// PB-6: a container that has exited cannot be probed, and that is no event: its exit is
+// observed a moment later.
+func TestManager_ExitedContainerIsNotUnhealthy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		exits  bool
+		events int
+	}{"it has exited": {true, 0}, "it runs": {false, 1}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				b.n.set("u", "1", runtime.Running)
+				b.n.exit(1)
+				b.AddPod(podOf("u", nil, every(10, command("check")), nil))
+				b.after(0)
+				for b.n.ran() == 0 {
+					b.after(10 * time.Millisecond)
+				}
+				if tc.exits {
+					b.n.set("u", "1", runtime.Exited)
+				}
+				b.after(time.Second)
+				assert.Len(t, b.n.events(), tc.events)
+			})
+		})
+	}
+}

@@ -115,7 +115,7 @@ func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
 	switch a.Type {
 	case runtime.Wait:
 		if a.Reason == runtime.ReasonCrashLoop {
-			t.event(corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container "+a.Container)
+			t.event(a.Container, corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container "+a.Container)
 		}
 		t.fail(a.Container, runtime.Failure{Reason: a.Reason, Message: a.Message, Until: a.Until})
 	case runtime.RemoveContainer:
@@ -131,7 +131,7 @@ func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
 	case runtime.CreateSandbox:
 		err := t.createSandbox(ctx, a)
 		if err != nil {
-			t.emitFailure(ctx, "FailedCreatePodSandBox", err)
+			t.emitFailure(ctx, "", "FailedCreatePodSandBox", err)
 		}
 		return err
 	case runtime.StartContainer:

@@ -21,14 +21,14 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 	if spec == nil {
 		return fmt.Errorf("container %q is not in the pod's spec: %w", a.Container, runtime.ErrInvalid)
 	}
-	image, err := t.image(ctx, neededImage{spec.Image, spec.ImagePullPolicy})
+	image, err := t.image(ctx, spec.Name, neededImage{spec.Image, spec.ImagePullPolicy})
 	if err != nil {
 		return err
 	}
 	config, err := t.containerConfig(ctx, spec, a, image)
 	if err != nil {
 		if _, isPull := errors.AsType[*images.PullError](err); !isPull { // of an image volume, which has an event of its own
-			t.emitFailure(ctx, "Failed", err)
+			t.emitFailure(ctx, spec.Name, "Failed", err)
 		}
 		return withReason("CreateContainerConfigError", err)
 	}
@@ -44,11 +44,11 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 		op.ContainerID, running, err = t.c.createContainer(ctx, t.sandbox.ID, config, t.sandboxConfig)
 		return err
 	}); err != nil {
-		t.emitFailure(ctx, "Failed", err)
+		t.emitFailure(ctx, spec.Name, "Failed", err)
 		return &reasonError{"CreateContainerError", err}
 	}
 	id := op.ContainerID
-	t.event(corev1.EventTypeNormal, "Created", "Container created: "+spec.Name)
+	t.event(spec.Name, corev1.EventTypeNormal, "Created", "Container created: "+spec.Name)
 	t.log("container created", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID),
 		slog.String("image", spec.Image), slog.Uint64("attempt", uint64(a.Attempt)), since(startTime))...)
 	if running {
@@ -57,7 +57,7 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 	}
 	if t.m.PreStart != nil {
 		if err := t.m.PreStart(ctx, spec.Name); err != nil {
-			t.emitFailure(ctx, "Failed", err)
+			t.emitFailure(ctx, spec.Name, "Failed", err)
 			return &reasonError{"PreStartContainerError", errors.Join(err, t.c.RemoveContainer(ctx, id))}
 		}
 	}
@@ -66,10 +66,10 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 		_, err := do(ctx, t.c, "StartContainer", id, t.c.cfg.Timeout, t.c.rs.StartContainer, &v1.StartContainerRequest{ContainerId: id})
 		return err
 	}); err != nil {
-		t.emitFailure(ctx, "Failed", err)
+		t.emitFailure(ctx, spec.Name, "Failed", err)
 		return &reasonError{"RunContainerError", errors.Join(err, t.stopWithoutHook(ctx, spec, id, err))}
 	}
-	t.event(corev1.EventTypeNormal, "Started", "Container started: "+spec.Name)
+	t.event(spec.Name, corev1.EventTypeNormal, "Started", "Container started: "+spec.Name)
 	t.log("container started", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID), since(startTime))...)
 	return t.postStart(ctx, spec, id)
 }
@@ -149,15 +149,15 @@ func (c *Client) stopContainer(ctx context.Context, id string, grace time.Durati
 
 // emitFailure emits the failure of a sandbox or container that could not be created or
 // started, unless the agent itself cancelled the call.
-func (t *applyRun) emitFailure(ctx context.Context, reason string, err error) {
+func (t *applyRun) emitFailure(ctx context.Context, container, reason string, err error) {
 	if ctx.Err() == nil {
-		t.event(corev1.EventTypeWarning, reason, "Error: "+err.Error())
+		t.event(container, corev1.EventTypeWarning, reason, "Error: "+err.Error())
 	}
 }
 
-// event emits an event about the pod.
-func (t *applyRun) event(eventType, reason, message string) {
-	t.c.event(t.pod, eventType, reason, message)
+// event emits an event about a container of the pod, or about the pod if container is "".
+func (t *applyRun) event(container, eventType, reason, message string) {
+	t.c.event(t.pod, container, eventType, reason, message)
 }
 
 // log logs an event in the lifecycle of the pod.
@@ -165,8 +165,8 @@ func (t *applyRun) log(message string, attrs ...slog.Attr) {
 	t.c.logPod(slog.LevelInfo, t.pod, message, attrs...)
 }
 
-func (c *Client) event(pod *corev1.Pod, eventType, reason, message string) {
+func (c *Client) event(pod *corev1.Pod, container, eventType, reason, message string) {
 	if c.cfg.Recorder != nil && pod != nil {
-		c.cfg.Recorder.Record(podspec.NewEvent(pod, eventType, reason, message, time.Now()))
+		c.cfg.Recorder.Record(podspec.NewContainerEvent(pod, container, eventType, reason, message, time.Now()))
 	}
 }

@@ -167,7 +167,7 @@ func (t *applyRun) volumeImages(ctx context.Context, spec *corev1.Container) (ma
 		if err := t.translator().CheckImageVolumes(vm.Name); err != nil {
 			return nil, err // before the image is fetched for nothing
 		}
-		image, err := t.image(ctx, neededImage{ref: volume.Image, policy: t.volumePolicy(vm.Name)})
+		image, err := t.image(ctx, spec.Name, neededImage{ref: volume.Image, policy: t.volumePolicy(vm.Name)})
 		if err != nil {
 			return nil, fmt.Errorf("volume %q: %w", vm.Name, err)
 		}

@@ -147,8 +147,8 @@ func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id str
 		return err // the pod is ending: who ends it stops this container too
 	}
 	err = fmt.Errorf("postStart hook: %w", err)
-	t.event(corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
-	t.event(corev1.EventTypeNormal, "Killing", "FailedPostStartHook: container "+spec.Name+" is killed")
+	t.event(spec.Name, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
+	t.event(spec.Name, corev1.EventTypeNormal, "Killing", "FailedPostStartHook: container "+spec.Name+" is killed")
 	return &reasonError{"PostStartHookError", errors.Join(err, t.stopUnhooked(ctx, spec, id))}
 }
 

@@ -39,7 +39,7 @@ const private = "reg.example/team/app:1"
 // use is a pod that needs an image, and returns the reason why it does not get it.
 func use(t *testing.T, c *Client, ref string, policy corev1.PullPolicy, secrets ...podspec.Object) string {
 	t.Helper()
-	im, err := newEnsureRun(c, onePod("main"), secrets...).ensure(t.Context(), neededImage{ref, policy})
+	im, err := newEnsureRun(c, onePod("main"), secrets...).ensure(t.Context(), "main", neededImage{ref, policy})
 	if err != nil {
 		return failure("", err).Reason
 	}

@@ -36,22 +36,24 @@ type fetch struct {
 func (t *applyRun) prefetch(ctx context.Context, plan []runtime.Action) {
 	ring, err := images.NewKeyring(t.m.PullSecrets)
 	if err != nil {
-		t.event(corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", err.Error())
+		t.event("", corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", err.Error())
 	}
 	t.ring = ring
 	for _, a := range plan {
 		if spec := t.spec(a.Container); a.Type == runtime.StartContainer && spec != nil {
-			t.fetch(ctx, neededImage{spec.Image, spec.ImagePullPolicy})
+			t.fetch(ctx, spec.Name, neededImage{spec.Image, spec.ImagePullPolicy})
 			for _, vm := range spec.VolumeMounts {
 				if volume := t.m.Volumes[vm.Name]; volume.Image != "" && t.translator().CheckImageVolumes(vm.Name) == nil {
-					t.fetch(ctx, neededImage{volume.Image, t.volumePolicy(vm.Name)})
+					t.fetch(ctx, spec.Name, neededImage{volume.Image, t.volumePolicy(vm.Name)})
 				}
 			}
 		}
 	}
 }
 
-func (t *applyRun) fetch(ctx context.Context, w neededImage) *fetch {
+// fetch begins to fetch an image, unless that has begun. Its events are about the first
+// container that needs the image.
+func (t *applyRun) fetch(ctx context.Context, container string, w neededImage) *fetch {
 	if f := t.images[w]; f != nil {
 		return f
 	}
@@ -59,16 +61,16 @@ func (t *applyRun) fetch(ctx context.Context, w neededImage) *fetch {
 	t.images[w] = f
 	t.wg.Go(func() {
 		defer close(f.done)
-		if f.image, f.err = t.ensure(ctx, w); f.err == nil {
-			f.err = t.verify(ctx, w, f.image)
+		if f.image, f.err = t.ensure(ctx, container, w); f.err == nil {
+			f.err = t.verify(ctx, container, w, f.image)
 		}
 	})
 	return f
 }
 
 // image waits for a needed image. It releases the slot while it waits.
-func (t *applyRun) image(ctx context.Context, w neededImage) (*v1.Image, error) {
-	f := t.fetch(ctx, w)
+func (t *applyRun) image(ctx context.Context, container string, w neededImage) (*v1.Image, error) {
+	f := t.fetch(ctx, container, w)
 	select {
 	case <-f.done:
 		return f.image, f.err
@@ -91,10 +93,10 @@ func (t *applyRun) image(ctx context.Context, w neededImage) (*v1.Image, error) 
 
 // ensure pulls an image according to its pull policy, or returns the present one if the
 // pod may use it.
-func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error) {
+func (t *applyRun) ensure(ctx context.Context, container string, w neededImage) (*v1.Image, error) {
 	req, err := t.ring.Request(w.ref, translate.RuntimeHandler(t.pod))
 	if err != nil {
-		t.event(corev1.EventTypeWarning, "InspectFailed", err.Error())
+		t.event(container, corev1.EventTypeWarning, "InspectFailed", err.Error())
 		return nil, &reasonError{"InvalidImageName", err}
 	}
 	arrivals := uint64(images.IgnoreArrivals)
@@ -110,7 +112,7 @@ func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error)
 				return nil, &reasonError{"ImageInspectError", err}
 			}
 			if may {
-				t.event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", w.ref))
+				t.event(container, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", w.ref))
 				return im, nil
 			}
 			arrivals = images.IgnoreArrivals // the registry has to say that the pod may have it
@@ -118,14 +120,14 @@ func (t *applyRun) ensure(ctx context.Context, w neededImage) (*v1.Image, error)
 		if w.policy == corev1.PullNever {
 			// The error does not reveal an image that is not for this pod.
 			err := fmt.Errorf("image %q is not present and its pull policy is Never: %w", w.ref, runtime.ErrNotFound)
-			t.event(corev1.EventTypeWarning, "ErrImageNeverPull", err.Error())
+			t.event(container, corev1.EventTypeWarning, "ErrImageNeverPull", err.Error())
 			return nil, &reasonError{"ErrImageNeverPull", err}
 		}
 	}
-	return t.pull(ctx, w, req, arrivals)
+	return t.pull(ctx, container, w, req, arrivals)
 }
 
-func (t *applyRun) pull(ctx context.Context, w neededImage, req images.Request, arrivals uint64) (*v1.Image, error) {
+func (t *applyRun) pull(ctx context.Context, container string, w neededImage, req images.Request, arrivals uint64) (*v1.Image, error) {
 	req = t.withNodeLogins(ctx, req)
 	sandbox, err := t.translator().Sandbox(0)
 	if err != nil {
@@ -136,7 +138,7 @@ func (t *applyRun) pull(ctx context.Context, w neededImage, req images.Request, 
 	op := runtime.Operation{Type: runtime.OperationPullImage, Pod: t.pod, Image: w.ref}
 	id, err := t.c.puller.Pull(req, arrivals, sandbox, func(wait func(context.Context) error) error {
 		pulled = true
-		t.event(corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", w.ref))
+		t.event(container, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", w.ref))
 		return t.c.observe(ctx, &op, func(ctx context.Context) error {
 			if err := wait(ctx); err != nil {
 				return err
@@ -148,7 +150,7 @@ func (t *applyRun) pull(ctx context.Context, w neededImage, req images.Request, 
 	})
 	if err != nil {
 		if ctx.Err() == nil {
-			t.pullFailed(w, failure("", err), startTime)
+			t.pullFailed(container, w, failure("", err), startTime)
 		}
 		return nil, err
 	}
@@ -158,7 +160,7 @@ func (t *applyRun) pull(ctx context.Context, w neededImage, req images.Request, 
 		t.markChanged()
 		message = fmt.Sprintf("Successfully pulled image %q in %v", w.ref, duration.Round(time.Millisecond))
 	}
-	t.event(corev1.EventTypeNormal, "Pulled", message)
+	t.event(container, corev1.EventTypeNormal, "Pulled", message)
 	// The response to a pull has only the id; the user of the image is needed too. Another id
 	// than that of the reference means that another pull has moved the tag since.
 	if im == nil || id != "" && im.GetId() != id {
@@ -204,13 +206,13 @@ func (t *applyRun) imageStatus(ctx context.Context, ref string) (*v1.Image, erro
 
 // pullFailed reports a pull that failed, or a back-off. The log has no record of
 // the back-off: it would repeat the failure at each sync.
-func (t *applyRun) pullFailed(w neededImage, f runtime.Failure, startTime time.Time) {
+func (t *applyRun) pullFailed(container string, w neededImage, f runtime.Failure, startTime time.Time) {
 	switch {
 	case f.Err != nil:
 		t.c.logPod(slog.LevelWarn, t.pod, "image pull failed", slog.String("image", w.ref),
 			slog.String("reason", f.Reason), since(startTime), logattr.Err(f.Err))
-		t.event(corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", w.ref, f.Message))
+		t.event(container, corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", w.ref, f.Message))
 	case f.Reason == images.ReasonPullBackOff:
-		t.event(corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", w.ref))
+		t.event(container, corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", w.ref))
 	}
 }

@@ -54,13 +54,13 @@ func TestEnsure_ImagePulledBetweenStatusAndPull(t *testing.T) {
 				slow <- struct{}{}
 				wg.Go(func() {
 					run := newEnsureRun(c, onePod("late"))
-					im, err := run.ensure(t.Context(), neededImage{"lab/big:1", policy})
+					im, err := run.ensure(t.Context(), "main", neededImage{"lab/big:1", policy})
 					assert.NoError(t, err)
 					assert.Equal(t, "sha256:lab/big:1", im.GetId())
 					assert.Equal(t, policy == corev1.PullAlways, run.changed)
 				})
 				synctest.Wait()
-				_, err := newEnsureRun(c, onePod("early")).ensure(t.Context(), neededImage{"lab/big:1", policy})
+				_, err := newEnsureRun(c, onePod("early")).ensure(t.Context(), "main", neededImage{"lab/big:1", policy})
 				require.NoError(t, err)
 				wg.Wait()
 				if policy == corev1.PullAlways {
@@ -70,7 +70,7 @@ func TestEnsure_ImagePulledBetweenStatusAndPull(t *testing.T) {
 				assert.Len(t, f.pulls, 1)
 				assert.Contains(t, rec.text(), "already present")
 				f.images = map[string]*v1.Image{}
-				_, err = newEnsureRun(c, onePod("late")).ensure(t.Context(), neededImage{"lab/big:1", policy})
+				_, err = newEnsureRun(c, onePod("late")).ensure(t.Context(), "main", neededImage{"lab/big:1", policy})
 				require.NoError(t, err)
 				assert.Len(t, f.pulls, 2, "one that is gone is fetched again")
 			})
@@ -90,7 +90,7 @@ func TestEnsure_BackOffIsNoError(t *testing.T) {
 		})
 		c := f.client(t, Config{})
 		ensure := func() runtime.Failure {
-			_, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), neededImage{busybox, corev1.PullIfNotPresent})
+			_, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), "main", neededImage{busybox, corev1.PullIfNotPresent})
 			require.Error(t, err)
 			return containerFailure(err)
 		}
@@ -141,7 +141,7 @@ func TestPullPolicies(t *testing.T) {
 				}
 				return nil
 			})
-			im, err := newEnsureRun(f.client(t, Config{}), onePod("main")).ensure(t.Context(), neededImage{tc.ref, tc.policy})
+			im, err := newEnsureRun(f.client(t, Config{}), onePod("main")).ensure(t.Context(), "main", neededImage{tc.ref, tc.policy})
 			assert.Equal(t, tc.pulls, f.count("PullImage"))
 			if tc.reason == "" {
 				require.NoError(t, err)
@@ -197,11 +197,11 @@ func TestPull_CredentialsAreNotReported(t *testing.T) {
 	var hooked []error
 	c := f.client(t, Config{Recorder: rec, Hooks: Hooks{Call: func(_ string, _ time.Duration, err error) { hooked = append(hooked, err) }}})
 	secret := dockerSecret("s", fmt.Sprintf(`{"auths":{"docker.io":{"username":"ann","password":%q,"identitytoken":%q}}}`, password, token))
-	_, err := newEnsureRun(c, onePod("main"), secret).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
+	_, err := newEnsureRun(c, onePod("main"), secret).ensure(t.Context(), "main", neededImage{busybox, corev1.PullAlways})
 	require.Error(t, err)
 	assert.ErrorIs(t, err, runtime.ErrUnauthorized)
 	assert.Equal(t, codes.Unauthenticated, status.Code(errors.Unwrap(err)))
-	_, second := newEnsureRun(c, onePod("main"), secret).ensure(t.Context(), neededImage{busybox, corev1.PullAlways})
+	_, second := newEnsureRun(c, onePod("main"), secret).ensure(t.Context(), "main", neededImage{busybox, corev1.PullAlways})
 	reported := err.Error() + fmt.Sprintf("%+v", err) + second.Error() + containerFailure(second).Message + rec.text() + fmt.Sprint(hooked) + status.Convert(err).Message()
 	for _, never := range []string{password, token, url.QueryEscape(password), base64.StdEncoding.EncodeToString([]byte("ann:" + password))} {
 		assert.NotContains(t, reported, never)

@@ -32,7 +32,7 @@ type PresentImage struct {
 }
 
 // verify asks the verifier about an image.
-func (t *applyRun) verify(ctx context.Context, w neededImage, im *v1.Image) error {
+func (t *applyRun) verify(ctx context.Context, container string, w neededImage, im *v1.Image) error {
 	verifier := t.c.cfg.ImageVerifier
 	if verifier == nil {
 		return nil
@@ -44,6 +44,6 @@ func (t *applyRun) verify(ctx context.Context, w neededImage, im *v1.Image) erro
 		return err
 	}
 	err = fmt.Errorf("verify image %q: %w", w.ref, err)
-	t.event(corev1.EventTypeWarning, "Failed", err.Error())
+	t.event(container, corev1.EventTypeWarning, "Failed", err.Error())
 	return &reasonError{reasonSignature, err}
 }

@@ -71,7 +71,7 @@ func (c *Client) stopAll(ctx context.Context, pod *corev1.Pod, observed *runtime
 
 // stop runs a container's preStop hook and ends it, both before the deadline.
 func (c *Client) stop(ctx context.Context, pod *corev1.Pod, observed *runtime.Pod, s runtime.ContainerStop, reason, message string) error {
-	c.event(pod, corev1.EventTypeNormal, "Killing", message)
+	c.event(pod, s.Container, corev1.EventTypeNormal, "Killing", message)
 	op := runtime.Operation{
 		Type: runtime.OperationKillContainer, Pod: pod, ContainerID: s.ID, Container: s.Container,
 		GracePeriod: s.RemainingGracePeriod(time.Now()), Reason: reason,
@@ -90,7 +90,7 @@ func (c *Client) killContainer(ctx context.Context, observed *runtime.Pod, s run
 				return fmt.Errorf("preStop hook of container %s: %w", s.Container, err)
 			}
 			// A hook that fails keeps no container from ending.
-			c.event(pod, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
+			c.event(pod, s.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
 			c.logPod(slog.LevelWarn, pod, "preStop hook failed", containerAttrs(s.Container, s.ID, since(startTime), logattr.Err(err))...)
 		}
 		c.hooked.done(s.ID)
