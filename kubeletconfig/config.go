@@ -1,6 +1,7 @@
 package kubeletconfig
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,25 +26,53 @@ func Default() *Config {
 // Kubelet returns the configuration with all defaults. The caller owns the result.
 func (c *Config) Kubelet() *v1beta1.KubeletConfiguration { return c.kubelet.DeepCopy() }
 
+// TLS returns what the configuration says about TLS of the kubelet's API: versions, cipher suites and
+// groups, without a certificate.
+func (c *Config) TLS() (*tls.Config, error) { return tlsConfig(&c.kubelet) }
+
 // Given reports whether the field at path was given, by a file or by Set.
 func (c *Config) Given(path string) bool { return c.given[path] }
 
 // Set sets the field of a flag of the kubelet (Field.Flag) as that flag does: it replaces what a file
 // says. It returns an error that wraps ErrUnknownFlag if no field has the flag.
 func (c *Config) Set(flag, value string) error {
+	f, err := c.set(flag, value)
+	if err == nil {
+		c.given[f.Path] = true
+	}
+	return err
+}
+
+// SetDefault is Set for the default that a program has for a flag: the field does not count as given.
+func (c *Config) SetDefault(flag, value string) error {
+	_, err := c.set(flag, value)
+	return err
+}
+
+// Text returns the field at path in the form of a flag, "" if it has no value or no such form.
+func (c *Config) Text(path string) string {
+	switch path {
+	case "evictionHard":
+		return join(c.kubelet.EvictionHard, "<")
+	case "evictionSoft":
+		return join(c.kubelet.EvictionSoft, "<")
+	}
+	return text(valueAt(&c.kubelet, path))
+}
+
+func (c *Config) set(flag, value string) (Field, error) {
 	f, ok := fieldOfFlag(flag)
 	if !ok {
-		return fmt.Errorf("-%s: %w", flag, ErrUnknownFlag)
+		return f, fmt.Errorf("-%s: %w", flag, ErrUnknownFlag)
 	}
 	err := setText(leaf(&c.kubelet, f.Path), value)
 	if errors.Is(err, errNoFlagForm) && f.Treatment == NoMeaning {
 		err = nil // nothing depends on the value
 	}
 	if err != nil {
-		return fmt.Errorf("-%s: %w", flag, err)
+		return f, fmt.Errorf("-%s: %w", flag, err)
 	}
-	c.given[f.Path] = true
-	return nil
+	return f, nil
 }
 
 // ErrUnknownFlag is wrapped by errors of Set.

@@ -17,7 +17,7 @@ const (
 // Field describes one field of a KubeletConfiguration.
 type Field struct {
 	Path      string // as in the file, from its top: authentication.anonymous.enabled
-	Flag      string // of a kubelet, without dashes, that sets the field; "" if there is none
+	Flag      string // that sets the field, without dashes: the kubelet's, or a name in its style; "" if there is none
 	Default   string // the kubelet's, in the form of a flag; "" if it is the zero value
 	Treatment Treatment
 	Note      string // what an honoured field decides; why another is not honoured, and what to do instead

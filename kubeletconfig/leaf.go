@@ -155,6 +155,9 @@ func list(text string) []string {
 // setMap reads key=value,key=value, or key<value as in thresholds of eviction.
 func setMap[T any](m *map[string]T, text string, parse func(string) (T, error)) error {
 	result := map[string]T{}
+	if text == "none" { // as package eviction reads it
+		text = ""
+	}
 	for _, entry := range list(text) {
 		i := strings.IndexAny(entry, "=<")
 		if i < 1 {
@@ -227,9 +230,21 @@ func text(v reflect.Value) string {
 	case metav1.Duration:
 		return p.Duration.String()
 	case map[string]string:
+		return join(p, "=")
+	case map[string]bool:
+		return join(p, "=")
+	case map[string][]string:
+		var entries []string
+		for _, name := range slices.Sorted(maps.Keys(p)) {
+			for _, value := range p[name] {
+				entries = append(entries, name+":"+value)
+			}
+		}
+		return strings.Join(entries, ",")
+	case []corev1.Taint:
 		entries := make([]string, 0, len(p))
-		for _, k := range slices.Sorted(maps.Keys(p)) {
-			entries = append(entries, k+"="+p[k])
+		for _, t := range p {
+			entries = append(entries, t.ToString())
 		}
 		return strings.Join(entries, ",")
 	case []string:

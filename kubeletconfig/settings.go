@@ -2,7 +2,6 @@ package kubeletconfig
 
 import (
 	"cmp"
-	"crypto/tls"
 	"fmt"
 	"maps"
 	"math"
@@ -23,6 +22,7 @@ import (
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/topology"
 )
 
 // Settings are the Configs of components that a configuration stands for. The caller may change
@@ -40,7 +40,6 @@ type Settings struct {
 	Eviction    eviction.Config
 	ImageGC     imagegc.Config
 	LogRotation logrotate.Config
-	TLS         *tls.Config // of the kubelet's API, without a certificate
 }
 
 const (
@@ -70,12 +69,8 @@ func (c *Config) Settings(capacity corev1.ResourceList) (Settings, error) {
 	if err != nil {
 		return Settings{}, err
 	}
-	encrypted, err := tlsConfig(k)
-	if err != nil {
-		return Settings{}, err
-	}
 	return Settings{
-		Node: c.node(k, resources), Resources: resources, TLS: encrypted,
+		Node: c.node(k, resources), Resources: resources,
 		PodWorkers: podworkers.Config{ResyncPeriod: k.SyncFrequency.Duration},
 		PodSync:    podsync.Config{BackOff: c.backOff(k)},
 		CRI:        c.cri(k),
@@ -176,10 +171,10 @@ func (c *Config) thresholds() ([]eviction.Threshold, error) {
 	return thresholds, nil
 }
 
-func join(m map[string]string, sep string) string {
+func join[T any](m map[string]T, sep string) string {
 	entries := make([]string, 0, len(m))
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		entries = append(entries, name+sep+m[name])
+		entries = append(entries, name+sep+fmt.Sprint(m[name]))
 	}
 	return strings.Join(entries, ",")
 }
@@ -193,6 +188,14 @@ func (c *Config) resources(capacity corev1.ResourceList, thresholds []eviction.T
 	system, err := reservation("systemReserved", c.kubelet.SystemReserved)
 	if err != nil {
 		return node.Resources{}, err
+	}
+	if cpus, err := topology.ParseSet(c.kubelet.ReservedSystemCPUs); err == nil && cpus.Len() > 0 { // they take the place of both
+		delete(system, corev1.ResourceCPU)
+		kube = maps.Clone(kube)
+		if kube == nil {
+			kube = corev1.ResourceList{}
+		}
+		kube[corev1.ResourceCPU] = *resource.NewQuantity(int64(cpus.Len()), resource.DecimalSI)
 	}
 	r, err := node.Available(capacity, node.Reservations{Kube: kube, System: system, Eviction: eviction.Reservation(capacity, thresholds)})
 	if err != nil {

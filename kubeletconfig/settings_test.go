@@ -68,7 +68,9 @@ func TestSettings_OfACloud(t *testing.T) {
 	assert.Equal(t, int64(8<<30-442<<20), s.Node.PodsCgroupLimits.Memory().Value())
 	assert.Equal(t, math.MaxInt32, s.CRI.Pulls.MaxParallel)
 	assert.Len(t, s.Eviction.Thresholds, 3)
-	assert.Len(t, s.TLS.CipherSuites, 4)
+	encrypted, err := c.TLS()
+	require.NoError(t, err)
+	assert.Len(t, encrypted.CipherSuites, 4)
 	assert.Equal(t, int64(10<<20), s.LogRotation.MaxSize)
 }
 
@@ -95,13 +97,14 @@ func TestSettings_ByFlag(t *testing.T) {
 		"-cluster-dns=1.1.1.1 -cluster-dns=2.2.2.2":         func(s kubeletconfig.Settings) any { return len(s.Node.ClusterDNS) == 2 },
 		"-cluster-domain=c.l":                               func(s kubeletconfig.Settings) any { return s.Node.ClusterDomain == "c.l" },
 		"-kube-reserved=cpu=500m -system-reserved=cpu=500m": func(s kubeletconfig.Settings) any { return s.Node.Allocatable.Cpu().MilliValue() == 1000 },
-		"-sync-frequency=7s":                                func(s kubeletconfig.Settings) any { return s.PodWorkers.ResyncPeriod == 7*time.Second },
-		"-seccomp-default":                                  func(s kubeletconfig.Settings) any { return s.CRI.Node.SeccompDefault },
-		"-cpu-cfs-quota=false":                              func(s kubeletconfig.Settings) any { return s.CRI.Node.NoCPUQuota },
-		"-cpu-cfs-quota-period=50ms":                        func(s kubeletconfig.Settings) any { return s.CRI.Node.CPUQuotaPeriod == 50*time.Millisecond },
-		"-runtime-request-timeout=9s":                       func(s kubeletconfig.Settings) any { return s.CRI.Timeout == 9*time.Second },
-		"-serialize-image-pulls":                            func(s kubeletconfig.Settings) any { return s.CRI.Pulls.MaxParallel == 1 },
-		"-registry-qps=0 -registry-burst=3":                 func(s kubeletconfig.Settings) any { return s.CRI.Pulls.QPS < 0 && s.CRI.Pulls.Burst == 3 },
+		"-reserved-cpus=0 -kube-reserved=cpu=500m -system-reserved=cpu=700m": func(s kubeletconfig.Settings) any { return s.Node.Allocatable.Cpu().MilliValue() == 1000 },
+		"-sync-frequency=7s":                func(s kubeletconfig.Settings) any { return s.PodWorkers.ResyncPeriod == 7*time.Second },
+		"-seccomp-default":                  func(s kubeletconfig.Settings) any { return s.CRI.Node.SeccompDefault },
+		"-cpu-cfs-quota=false":              func(s kubeletconfig.Settings) any { return s.CRI.Node.NoCPUQuota },
+		"-cpu-cfs-quota-period=50ms":        func(s kubeletconfig.Settings) any { return s.CRI.Node.CPUQuotaPeriod == 50*time.Millisecond },
+		"-runtime-request-timeout=9s":       func(s kubeletconfig.Settings) any { return s.CRI.Timeout == 9*time.Second },
+		"-serialize-image-pulls":            func(s kubeletconfig.Settings) any { return s.CRI.Pulls.MaxParallel == 1 },
+		"-registry-qps=0 -registry-burst=3": func(s kubeletconfig.Settings) any { return s.CRI.Pulls.QPS < 0 && s.CRI.Pulls.Burst == 3 },
 		"-image-gc-high-threshold=70 -image-gc-low-threshold=0": func(s kubeletconfig.Settings) any {
 			return s.ImageGC.Policy == imagegc.Policy{HighThresholdPercent: 70, LowThresholdPercent: 1, MinAge: 2 * time.Minute}
 		},
@@ -110,7 +113,6 @@ func TestSettings_ByFlag(t *testing.T) {
 		"-container-log-max-files=9":              func(s kubeletconfig.Settings) any { return s.LogRotation.MaxFiles == 9 },
 		"-eviction-max-pod-grace-period=20":       func(s kubeletconfig.Settings) any { return s.Eviction.MaxPodGracePeriod == 20*time.Second },
 		"-eviction-pressure-transition-period=3s": func(s kubeletconfig.Settings) any { return s.Eviction.PressureTransitionPeriod == 3*time.Second },
-		"-tls-min-version=VersionTLS13":           func(s kubeletconfig.Settings) any { return s.TLS.MinVersion == tls.VersionTLS13 },
 		"-feature-gates=ReduceDefaultCrashLoopBackOffDecay=true": func(s kubeletconfig.Settings) any {
 			return s.PodSync.BackOff == runtime.ExponentialBackOff{Base: time.Second, Max: time.Minute}
 		},
@@ -118,6 +120,9 @@ func TestSettings_ByFlag(t *testing.T) {
 		"-eviction-hard=memory.available<1Gi -eviction-soft=nodefs.available<20% -eviction-soft-grace-period=nodefs.available=1m -eviction-minimum-reclaim=memory.available=1Mi": func(s kubeletconfig.Settings) any {
 			want, err := eviction.ParseThresholds("memory.available<1Gi", "nodefs.available<20%", "nodefs.available=1m", "memory.available=1Mi")
 			return err == nil && assert.ObjectsAreEqual(want, s.Eviction.Thresholds)
+		},
+		"-eviction-hard=none": func(s kubeletconfig.Settings) any {
+			return s.Eviction.Thresholds != nil && len(s.Eviction.Thresholds) == 0
 		},
 		"-eviction-hard=": func(s kubeletconfig.Settings) any {
 			return s.Eviction.Thresholds != nil && len(s.Eviction.Thresholds) == 0
@@ -131,7 +136,7 @@ func TestSettings_ByFlag(t *testing.T) {
 // Fields that no flag sets.
 func TestSettings_ByFile(t *testing.T) {
 	c, err := kubeletconfig.Load(file(t, "k.yaml", header+`,"maxParallelImagePulls":5,"imageMaximumGCAge":"24h","containerLogMaxWorkers":3,"containerLogMonitorInterval":"4s",
-		"memorySwap":{"swapBehavior":"LimitedSwap"},"crashLoopBackOff":{"maxContainerRestartPeriod":"30s"},"tlsCurvePreferences":[29],
+		"memorySwap":{"swapBehavior":"LimitedSwap"},"crashLoopBackOff":{"maxContainerRestartPeriod":"30s"},"tlsCurvePreferences":[29],"tlsMinVersion":"VersionTLS13",
 		"imagePullCredentialsVerificationPolicy":"NeverVerifyAllowlistedImages","preloadedImagesVerificationAllowlist":["a/*"],
 		"mergeDefaultEvictionSettings":true,"evictionHard":{"memory.available":"1Gi"}}`), "")
 	require.NoError(t, err)
@@ -142,7 +147,10 @@ func TestSettings_ByFile(t *testing.T) {
 	assert.Equal(t, 4*time.Second, s.LogRotation.MonitorInterval)
 	assert.Equal(t, cri.LimitedSwap, s.CRI.Node.Swap)
 	assert.Equal(t, runtime.ExponentialBackOff{Max: 30 * time.Second}, s.PodSync.BackOff)
-	assert.Equal(t, []tls.CurveID{tls.X25519}, s.TLS.CurvePreferences)
+	encrypted, err := c.TLS()
+	require.NoError(t, err)
+	assert.Equal(t, []tls.CurveID{tls.X25519}, encrypted.CurvePreferences)
+	assert.Equal(t, uint16(tls.VersionTLS13), encrypted.MinVersion)
 	assert.Equal(t, cri.ImageAccess{Policy: cri.NeverVerifyAllowlistedImages, Allowlist: []string{"a/*"}}, s.CRI.ImageAccess)
 	want, err := eviction.ParseThresholds(strings.Replace(eviction.DefaultHardThresholds, "memory.available<100Mi", "memory.available<1Gi", 1), "", "", "")
 	require.NoError(t, err)

@@ -46,6 +46,7 @@ type flags struct {
 	devices                        deviceFlags
 	topology                       topologyFlags
 	kubeAPI                        kubeAPIFlags
+	config                         configFlags
 	debug                          debugFlags
 }
 
@@ -62,6 +63,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	fs := flag.NewFlagSet("nodeagent", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	f.define(fs)
+	f.config.define(fs)
 	f.listen.define(fs)
 	f.node.define(fs)
 	f.reclaim.define(fs)
@@ -94,7 +96,13 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	if f.kube.kubeconfig != "" {
 		f.listen.joinCluster(fs)
 	}
+	if err := f.readConfig(fs); err != nil {
+		return f, errors.Join(append(errs, err)...)
+	}
 	f.check(fs.Args(), fail)
+	if len(errs) == 0 { // what the flags do not say alone
+		errs = append(errs, f.config.effective.Validate())
+	}
 	f.debug.remember(fs)
 	return f, errors.Join(errs...)
 }
@@ -159,8 +167,6 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 		fail(!strings.Contains(l, "="), "-node-labels %q: must be key=value", l)
 	}
 	fail(f.oomScoreAdj < -1000 || f.oomScoreAdj > 1000, "-oom-score-adj %d: must be between -1000 and 1000", f.oomScoreAdj)
-	_, err := parseHeader(f.manifestHeader.text)
-	fail(err != nil, "-manifest-url-header: %w", err)
 	fail((f.credentialConfig == "") != (f.credentialBinDir == ""), "-image-credential-provider-config and -image-credential-provider-bin-dir belong together")
 	fail(f.maxRestartPeriod < time.Second || f.maxRestartPeriod > maxBackOff, "-max-container-restart-period %v: must be from 1s to 5m", f.maxRestartPeriod)
 	for name, d := range map[string]time.Duration{"file-check-frequency": f.fileCheck, "http-check-frequency": f.httpCheck, "sync-frequency": f.syncFrequency} {
@@ -175,18 +181,15 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	f.kubeAPI.check(f, fail)
 }
 
-// parseHeader reads name:value,name:value as the kubelet does. The error does not
-// contain values, which may be credentials.
-func parseHeader(list string) (http.Header, error) {
+// header returns the headers of -manifest-url-header.
+func (f *flags) header() http.Header {
 	header := http.Header{}
-	for i, entry := range split(list) {
-		name, value, ok := strings.Cut(entry, ":")
-		if name = strings.TrimSpace(name); !ok || name == "" {
-			return nil, fmt.Errorf("entry %d must be name:value", i+1)
+	for name, values := range f.config.effective.Kubelet().StaticPodURLHeader {
+		for _, v := range values {
+			header.Add(name, v)
 		}
-		header.Add(name, strings.TrimSpace(value))
 	}
-	return header, nil
+	return header
 }
 
 func split(list string) []string {

@@ -10,11 +10,11 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
-	"strings"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/kubelet/config/v1beta1"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/kube"
@@ -41,28 +41,6 @@ func (f *kubeFlags) define(fs *flag.FlagSet) {
 func (f *kubeFlags) check(fail func(bad bool, format string, args ...any)) {
 	fail(f.bootstrap != "" && f.kubeconfig == "", "-bootstrap-kubeconfig needs -kubeconfig, the file to write")
 	fail(f.certDir != "" && !filepath.IsAbs(f.certDir), "-cert-dir %q: must be an absolute path", f.certDir)
-	_, err := parseTaints(f.taints)
-	fail(err != nil, "-register-with-taints: %w", err)
-}
-
-// parseTaints reads key=value:effect,key:effect.
-func parseTaints(list string) ([]corev1.Taint, error) {
-	var taints []corev1.Taint
-	for _, entry := range split(list) {
-		name, effect, ok := strings.Cut(entry, ":")
-		key, value, _ := strings.Cut(name, "=")
-		t := corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)}
-		switch t.Effect {
-		case corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
-		default:
-			ok = false
-		}
-		if !ok || key == "" {
-			return nil, fmt.Errorf("%q must be key=value:effect with effect NoSchedule, PreferNoSchedule or NoExecute", entry)
-		}
-		taints = append(taints, t)
-	}
-	return taints, nil
 }
 
 // cluster is the connection of this node to its cluster.
@@ -83,6 +61,9 @@ func (f *flags) cluster(ctx context.Context, log *slog.Logger) (*cluster, error)
 	if err != nil {
 		return nil, err
 	}
+	if k := f.config.effective; k.Given("kubeAPIQPS") || k.Given("kubeAPIBurst") {
+		cfg.QPS, cfg.Burst = float32(*k.Kubelet().KubeAPIQPS), int(k.Kubelet().KubeAPIBurst)
+	}
 	config, err := kube.ConfigFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("-kubeconfig: %w", err)
@@ -92,11 +73,11 @@ func (f *flags) cluster(ctx context.Context, log *slog.Logger) (*cluster, error)
 	if err != nil {
 		return nil, err
 	}
-	taints, err := parseTaints(f.kube.taints)
-	if err != nil {
-		return nil, err
-	}
-	opts, err := k.NodeOptions(kube.NodeConfig{Labels: f.labels(), Taints: taints, NoRegistration: !f.kube.register}, filepath.Join(f.rootDir, "sources", "api"))
+	settings := f.config.effective.Kubelet()
+	opts, err := k.NodeOptions(kube.NodeConfig{
+		Labels: f.labels(), Taints: settings.RegisterWithTaints, NoRegistration: !f.kube.register,
+		ProviderID: settings.ProviderID, LeaseDuration: time.Duration(settings.NodeLeaseDurationSeconds) * time.Second,
+	}, filepath.Join(f.rootDir, "sources", "api"))
 	if err != nil {
 		return nil, err
 	}
@@ -129,17 +110,24 @@ func (c *cluster) requestServingCertificate(f *flags) error {
 }
 
 // secure has the cluster decide who the clients of the kubelet's API are and what they may
-// do. A question that the API server does not answer is denied.
-func (c *cluster) secure(cfg *server.Config) error {
-	tokens, err := kubeauth.NewTokens(kubeauth.TokensConfig{Reviews: c.client.AuthenticationV1().TokenReviews()})
-	if err != nil {
-		return err
+// do, as far as the configuration leaves it to the cluster. A question that the API server does not answer is denied.
+func (c *cluster) secure(cfg *server.Config, k *v1beta1.KubeletConfiguration) error {
+	if *k.Authentication.Webhook.Enabled {
+		tokens, err := kubeauth.NewTokens(kubeauth.TokensConfig{Reviews: c.client.AuthenticationV1().TokenReviews(), TTL: k.Authentication.Webhook.CacheTTL.Duration})
+		if err != nil {
+			return err
+		}
+		cfg.Authenticators = append(cfg.Authenticators, tokens)
 	}
-	access, err := kubeauth.NewAccess(kubeauth.AccessConfig{Reviews: c.client.AuthorizationV1().SubjectAccessReviews()})
-	if err != nil {
-		return err
+	if k.Authorization.Mode == v1beta1.KubeletAuthorizationModeWebhook {
+		access, err := kubeauth.NewAccess(kubeauth.AccessConfig{
+			Reviews: c.client.AuthorizationV1().SubjectAccessReviews(), AllowedTTL: k.Authorization.Webhook.CacheAuthorizedTTL.Duration, DeniedTTL: k.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
+		})
+		if err != nil {
+			return err
+		}
+		cfg.Authorizer = access
 	}
-	cfg.Authenticators, cfg.Authorizer = append(cfg.Authenticators, tokens), access
 	if c.serving != nil {
 		cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.serving.GetCertificate}
 	}

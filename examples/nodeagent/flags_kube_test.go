@@ -21,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/sublet-dev/agent/kube"
+	"github.com/sublet-dev/agent/kubeletconfig"
 	"github.com/sublet-dev/agent/server"
 )
 
@@ -46,9 +47,9 @@ func TestParse_KubeFlags(t *testing.T) {
 			require.ErrorContains(t, err, tc.want)
 		})
 	}
-	taints, err := parseTaints("a=b:NoSchedule,c:NoExecute")
+	f, err := parse([]string{"-kubeconfig", "/k", "-register-with-taints", "a=b:NoSchedule,c:NoExecute"}, io.Discard)
 	require.NoError(t, err)
-	assert.Equal(t, []corev1.Taint{{Key: "a", Value: "b", Effect: "NoSchedule"}, {Key: "c", Effect: "NoExecute"}}, taints)
+	assert.Equal(t, []corev1.Taint{{Key: "a", Value: "b", Effect: "NoSchedule"}, {Key: "c", Effect: "NoExecute"}}, f.config.effective.Kubelet().RegisterWithTaints)
 }
 
 func TestServerPort(t *testing.T) {
@@ -104,7 +105,7 @@ func TestCluster_Secure(t *testing.T) {
 	})
 	code := func(token string) int {
 		cfg := server.Config{Addr: "127.0.0.1:0", NodeName: "n"}
-		require.NoError(t, (&cluster{client: client, serving: new(kube.ServingCertificate)}).secure(&cfg))
+		require.NoError(t, (&cluster{client: client, serving: new(kube.ServingCertificate)}).secure(&cfg, kubeletconfig.Default().Kubelet()))
 		_, err := cfg.TLS.GetCertificate(nil)
 		require.ErrorIs(t, err, kube.ErrNoServingCertificate)
 		srv, err := server.New(cfg)

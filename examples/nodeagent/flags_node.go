@@ -1,19 +1,14 @@
 package main
 
 import (
-	"errors"
 	"flag"
-	"fmt"
 	"log/slog"
 	"os"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/sublet-dev/agent/cgroup"
-	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/node"
-	"github.com/sublet-dev/agent/runtime/cri"
 )
 
 const (
@@ -57,44 +52,23 @@ func (f *nodeFlags) check(fail func(bad bool, format string, args ...any)) {
 // nodeResources are logged at the start.
 type nodeResources node.Resources
 
-// resources detects the node's capacity and subtracts what is reserved.
-func (f *flags) resources() (nodeResources, error) {
+// capacity detects what the node has.
+func (f *flags) capacity() (corev1.ResourceList, error) {
 	capacity := node.DetectCapacity(os.DirFS("/"), f.cgroupRoot)
 	disk, err := node.DiskCapacity(f.rootDir)
 	if err != nil {
-		return nodeResources{}, err
+		return nil, err
 	}
 	if disk.Sign() > 0 { // file systems without a size report 0
 		capacity[corev1.ResourceEphemeralStorage] = disk
 	}
-	kube, errKube := node.ParseReservation(f.node.kubeReserved)
-	system, errSystem := node.ParseReservation(f.node.systemReserved)
-	thresholds, errHard := eviction.ParseThresholds(f.reclaim.evictionHard.text, "", "", "")
-	if err := errors.Join(errKube, errSystem, errHard); err != nil {
-		return nodeResources{}, err
-	}
-	reserved := node.Reservations{Kube: kube, System: system, Eviction: eviction.Reservation(capacity, thresholds)}
-	f.topology.reserve(&reserved)
-	r, err := node.Available(capacity, reserved)
-	if err != nil {
-		return nodeResources{}, fmt.Errorf("resources of this node: %w", err)
-	}
-	return nodeResources(r), nil
+	return capacity, nil
 }
 
-// nodeConfig describes the node to the agent.
-func (f *flags) nodeConfig(ip string, r nodeResources) node.Config {
-	return node.Config{
-		IPs: []string{ip}, Labels: f.labels(), Capacity: r.Capacity, Port: serverPort(f.serverAddr()), PodLogsDir: f.podLogsDir, CgroupRoot: f.cgroupRoot, CgroupDriver: cgroup.Driver(f.cgroupDriver),
-		Allocatable: r.Allocatable, PodsCgroupLimits: r.PodsCgroupLimits, MaxPods: podLimit(f.node.maxPods, f.node.podsPerCore, r.Capacity),
-		PodPidsLimit: max(f.node.podMaxPids, 0), AllowedUnsafeSysctls: split(f.unsafeSysctls),
-		ResolvConf: f.resolvConf, ClusterDNS: split(f.clusterDNS), ClusterDomain: f.clusterDomain,
-	}
-}
-
-// criNode sets how containers are created.
-func (f *nodeFlags) criNode() cri.Node {
-	return cri.Node{SeccompDefault: f.seccompDefault, NoCPUQuota: !f.cpuQuota, CPUQuotaPeriod: f.cpuQuotaPeriod}
+// describe adds to the configuration of a node what flags alone have.
+func (f *flags) describe(n node.Config, ip string) node.Config {
+	n.IPs, n.Labels, n.Port = []string{ip}, f.labels(), serverPort(f.serverAddr())
+	return n
 }
 
 // LogValue implements slog.LogValuer.
@@ -111,12 +85,4 @@ func (r nodeResources) LogValue() slog.Value {
 		}
 	}
 	return slog.GroupValue(attrs...)
-}
-
-// podLimit is the number of pods that a node runs at once.
-func podLimit(maxPods, podsPerCore int, capacity corev1.ResourceList) int {
-	if podsPerCore == 0 {
-		return maxPods
-	}
-	return min(maxPods, podsPerCore*int(capacity.Cpu().Value()))
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"flag"
-	"fmt"
 	"strings"
 	"time"
 
@@ -11,9 +10,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
-	"github.com/sublet-dev/agent/imagegc"
-	"github.com/sublet-dev/agent/logrotate"
-	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/kubeletconfig"
 )
 
 // list is a flag that may be given several times, as with the kubelet: the first
@@ -106,42 +103,24 @@ func (f *reclaimFlags) thresholds() ([]eviction.Threshold, error) {
 	return eviction.ParseThresholds(f.evictionHard.text, f.evictionSoft.text, f.evictionSoftGrace.text, f.evictionMinReclaim.text)
 }
 
-// options converts checked flags to options of the agent. Where 0 is a value for
+// options adds to the Configs of components what flags alone have. Where 0 is a value for
 // the kubelet and the default here, another value stands for it.
-func (f *reclaimFlags) options() ([]agent.Option, error) {
-	size, err := resource.ParseQuantity(f.logMaxSize)
-	if err != nil {
-		return nil, fmt.Errorf("-container-log-max-size: %w", err)
-	}
-	thresholds, err := f.thresholds()
-	if err != nil {
-		return nil, err
-	}
-	var keep []string
+func (f *reclaimFlags) options(s *kubeletconfig.Settings) []agent.Option {
+	s.Eviction.EvictCritical = f.evictCritical
 	if f.infraImage != "" {
-		keep = append(keep, f.infraImage)
+		s.ImageGC.KeepImages = []string{f.infraImage}
 	}
 	return []agent.Option{
-		agent.WithConfig(eviction.Config{
-			Thresholds: thresholds, PressureTransitionPeriod: f.evictionTransition, MaxPodGracePeriod: time.Duration(f.evictionMaxPodGrace) * time.Second,
-			EvictCritical: f.evictCritical,
-		}),
-		agent.WithConfig(imagegc.Config{Policy: imagegc.Policy{
-			HighThresholdPercent: f.imageHigh, LowThresholdPercent: orOff(f.imageLow, 1), MinAge: orOff(f.imageMinAge, -1), MaxAge: f.imageMaxAge,
-		}, KeepImages: keep}),
+		agent.WithConfig(s.Eviction),
+		agent.WithConfig(s.ImageGC),
 		agent.WithConfig(containergc.Config{Policy: containergc.Policy{
 			MinAge: f.deadMinAge, MaxPerPodContainer: orOff(max(f.deadPerContainer, containergc.KeepAll), containergc.KeepUntilReplaced), MaxContainers: max(orOff(f.dead, 1), 0),
 		}}),
-		agent.WithConfig(logrotate.Config{MaxSize: size.Value(), MaxFiles: f.logMaxFiles}),
-	}, nil
+		agent.WithConfig(s.LogRotation),
+	}
 }
 
-// pulls bounds image pulls.
-func (f *reclaimFlags) pulls() cri.PullLimits {
-	return cri.PullLimits{MaxParallel: f.parallelPulls, QPS: orOff(f.registryQPS, -1), Burst: f.registryBurst}
-}
-
-func orOff[T int | float64 | time.Duration](v, off T) T {
+func orOff(v, off int) int {
 	if v == 0 {
 		return off
 	}

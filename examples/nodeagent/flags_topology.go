@@ -5,13 +5,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	"time"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/cpumanager"
-	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/topology"
 )
 
@@ -45,19 +42,8 @@ func (f *topologyFlags) check(hasDevices bool, fail func(bad bool, format string
 		"-topology-manager-policy %s needs -cpu-manager-policy static or -device-plugin-dir", f.topologyPolicy)
 }
 
-// reserve replaces the CPU of reservations by that of -reserved-cpus.
-func (f *topologyFlags) reserve(r *node.Reservations) {
-	if cpus, err := topology.ParseSet(f.reservedCPUs); err == nil && cpus.Len() > 0 {
-		delete(r.System, corev1.ResourceCPU)
-		if r.Kube == nil {
-			r.Kube = corev1.ResourceList{}
-		}
-		r.Kube[corev1.ResourceCPU] = *resource.NewQuantity(int64(cpus.Len()), resource.DecimalSI)
-	}
-}
-
 // cpus returns what gives containers CPUs for themselves, nil if nothing does.
-func (f *topologyFlags) cpus(rootDir string, log *slog.Logger) (*cpumanager.Manager, error) {
+func (f *topologyFlags) cpus(rootDir string, period time.Duration, log *slog.Logger) (*cpumanager.Manager, error) {
 	if f.cpuPolicy != cpuStatic {
 		return nil, nil
 	}
@@ -67,7 +53,7 @@ func (f *topologyFlags) cpus(rootDir string, log *slog.Logger) (*cpumanager.Mana
 	}
 	return cpumanager.New(cpumanager.Config{
 		Topology: detectTopology, Reserved: reserved, MemoryAffinity: f.memoryPolicy == memoryStatic,
-		StateFile: filepath.Join(rootDir, "cpus.json"), Logger: log,
+		StateFile: filepath.Join(rootDir, "cpus.json"), Period: period, Logger: log,
 	})
 }
 
@@ -86,7 +72,7 @@ func (f *flags) resourceOptions(log *slog.Logger) ([]agent.Option, error) {
 	if err != nil {
 		return nil, err
 	}
-	cpus, err := f.topology.cpus(f.rootDir, log)
+	cpus, err := f.topology.cpus(f.rootDir, f.config.effective.Kubelet().CPUManagerReconcilePeriod.Duration, log)
 	if err != nil {
 		return nil, err
 	}

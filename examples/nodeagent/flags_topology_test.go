@@ -5,10 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-
-	"github.com/sublet-dev/agent/node"
 )
 
 func TestParse_TopologyFlags(t *testing.T) {
@@ -33,16 +29,4 @@ func TestParse_TopologyFlags(t *testing.T) {
 	require.NoError(t, err)
 	_, err = parse([]string{"-manifests", "/m", "-device-plugin-dir=/d", "-topology-manager-policy=best-effort"}, &bytes.Buffer{})
 	require.NoError(t, err)
-}
-
-// CPUs that are reserved are not allocatable.
-func TestTopologyFlags_Reserve(t *testing.T) {
-	f := topologyFlags{reservedCPUs: "0,2-3"}
-	r := node.Reservations{System: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("9"), corev1.ResourceMemory: resource.MustParse("1Gi")}}
-	f.reserve(&r)
-	require.Equal(t, "3", r.Kube.Cpu().String())
-	require.Equal(t, corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}, r.System)
-	r = node.Reservations{}
-	(&topologyFlags{}).reserve(&r)
-	require.Zero(t, r)
 }

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"flag"
 	"io"
+	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 func TestParse_AcceptsNamesOfTheKubelet(t *testing.T) {
@@ -25,26 +28,27 @@ func TestParse_AcceptsNamesOfTheKubelet(t *testing.T) {
 	assert.Equal(t, nodeFlags{
 		kubeReserved: "memory=1Mi", systemReserved: "cpu=10m", maxPods: 110, podsPerCore: 10, podMaxPids: 100, seccompDefault: true, cpuQuotaPeriod: defaultCPUQuota,
 	}, f.node)
-	assert.True(t, f.node.criNode().SeccompDefault)
-	assert.True(t, f.node.criNode().NoCPUQuota)
-	header, err := parseHeader(f.manifestHeader.text)
+	configured, err := f.config.effective.Settings(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi"), corev1.ResourceEphemeralStorage: resource.MustParse("4Gi")})
 	require.NoError(t, err)
-	assert.Equal(t, []string{"1", "3"}, header["A"])
-	assert.Equal(t, "2", header.Get("B"))
+	assert.True(t, configured.CRI.Node.SeccompDefault)
+	assert.True(t, configured.CRI.Node.NoCPUQuota)
+	assert.Equal(t, 2, configured.CRI.Pulls.MaxParallel)
+	assert.Equal(t, 40, configured.Node.MaxPods)
+	assert.Equal(t, http.Header{"A": {"1", "3"}, "B": {"2"}}, f.header())
 }
 
 // Each flag of a kubelet is supported, or the error says what to do.
 func TestParse_ExplainsUnsupportedFlagsOfTheKubelet(t *testing.T) {
 	for _, arg := range []string{
-		"--config=/x", "--address=0.0.0.0", "--read-only-port=0", "--feature-gates=A=true", "--fail-swap-on", "--node-status-update-frequency=1s",
+		"--address=0.0.0.0", "--read-only-port=0", "--feature-gates=A=true", "--fail-swap-on", "--node-status-update-frequency=1s",
 		"--serialize-image-pulls=false", "--event-qps=1", "--cpu-manager-policy-options=x=y", "--rotate-certificates",
 	} {
 		_, err := parse([]string{"-manifests", "/m", arg}, io.Discard)
 		assert.ErrorContains(t, err, "is a flag of the kubelet that nodeagent does not support; ", arg)
 		assert.NotContains(t, err.Error(), "\n", "nothing else is wrong")
 	}
-	_, err := parse([]string{"--config", "/x", "--fail-swap-on", "--nonsense"}, io.Discard)
-	for _, want := range []string{"-config is a flag", "-fail-swap-on is a flag", "not defined: -nonsense; see -help"} {
+	_, err := parse([]string{"--event-qps", "1", "--fail-swap-on", "--nonsense"}, io.Discard)
+	for _, want := range []string{"-event-qps is a flag", "-fail-swap-on is a flag", "not defined: -nonsense; see -help"} {
 		assert.ErrorContains(t, err, want)
 	}
 	_, err = parse([]string{"--pod-manifest-path=/m", "-manifests=/n"}, io.Discard)
@@ -70,7 +74,7 @@ func TestParse_Version(t *testing.T) {
 	assert.Contains(t, version(), "nodeagent ")
 }
 
-func TestParseHeader_HidesValues(t *testing.T) {
-	_, err := parseHeader("a:b,hunter2")
-	require.EqualError(t, err, "entry 2 must be name:value")
+func TestParse_HidesValuesOfHeaders(t *testing.T) {
+	_, err := parse([]string{"-manifests", "/m", "-manifest-url-header", "a:b,hunter2"}, io.Discard)
+	require.EqualError(t, err, "-manifest-url-header: entry 2 must be name:value")
 }

@@ -20,10 +20,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
-	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/podworkers"
-	"github.com/sublet-dev/agent/runtime"
-	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/status"
 )
 
@@ -113,25 +110,28 @@ func options(f flags, log *slog.Logger, api *kubeAPI) ([]agent.Option, error) {
 	if err != nil {
 		return nil, err
 	}
-	res, err := f.resources()
+	capacity, err := f.capacity()
 	if err != nil {
 		return nil, err
 	}
-	log.Info("node resources detected", slog.Any("allocatable", res))
+	s, err := f.config.effective.Settings(capacity)
+	if err != nil {
+		return nil, err
+	}
+	f.config.notices(log)
+	log.Info("node resources detected", slog.Any("allocatable", nodeResources(s.Resources)))
 	credentials, err := f.credentials(log)
 	if err != nil {
 		return nil, err
 	}
+	s.CRI.Credentials = credentials
 	opts := []agent.Option{
 		agent.WithRootDir(f.rootDir),
 		agent.WithLogger(log),
-		agent.WithConfig(podworkers.Config{ResyncPeriod: f.syncFrequency}),
-		agent.WithConfig(podsync.Config{BackOff: runtime.ExponentialBackOff{Max: f.maxRestartPeriod}}),
-		agent.WithConfig(cri.Config{
-			ImageAccess: cri.ImageAccess{Policy: cri.ImageVerification(f.imageVerification), Allowlist: split(f.imageAllowlist)},
-			Pulls:       f.reclaim.pulls(), Node: f.node.criNode(), Credentials: credentials,
-		}),
-		agent.WithNode(f.nodeConfig(ip, res)),
+		agent.WithConfig(s.PodWorkers),
+		agent.WithConfig(s.PodSync),
+		agent.WithConfig(s.CRI),
+		agent.WithNode(f.describe(s.Node, ip)),
 	}
 	if f.drain {
 		opts = append(opts, agent.WithConfig(podworkers.DrainConfig{}))
@@ -139,11 +139,7 @@ func options(f flags, log *slog.Logger, api *kubeAPI) ([]agent.Option, error) {
 	if f.kube.kubeconfig == "" { // a cluster has the name and the events of its nodes
 		opts = append(opts, agent.WithNodeName(f.nodeName), agent.WithRecorder(api.recorder(logRecorder{log})))
 	}
-	gc, err := f.reclaim.options()
-	if err != nil {
-		return nil, err
-	}
-	opts = append(opts, gc...)
+	opts = append(opts, f.reclaim.options(&s)...)
 	resources, err := f.resourceOptions(log)
 	if err != nil {
 		return nil, err
@@ -153,9 +149,8 @@ func options(f flags, log *slog.Logger, api *kubeAPI) ([]agent.Option, error) {
 		opts = append(opts, agent.WithSource("file", podsource.File(f.manifests, podsource.FileRescan(f.fileCheck), podsource.FileLogger(log))))
 	}
 	if f.manifestURL != "" {
-		header, errHeader := parseHeader(f.manifestHeader.text)
-		src, err := podsource.HTTP(podsource.HTTPConfig{URL: f.manifestURL, Period: f.httpCheck, Header: header})
-		if err = errors.Join(errHeader, err); err != nil {
+		src, err := podsource.HTTP(podsource.HTTPConfig{URL: f.manifestURL, Period: f.httpCheck, Header: f.header()})
+		if err != nil {
 			return nil, fmt.Errorf("-manifest-url: %w", err)
 		}
 		// The last response is used when the node starts without the server.

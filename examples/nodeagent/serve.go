@@ -46,9 +46,9 @@ func newServers(f *flags, c *cluster, a *agent.Agent, m *metrics, socket *socket
 		add(func(cfg *server.Config) error {
 			err := f.listen.configureHTTPS(cfg)
 			if c != nil {
-				err = errors.Join(err, c.secure(cfg))
+				err = errors.Join(err, c.secure(cfg, f.config.effective.Kubelet()))
 			}
-			return err
+			return errors.Join(err, f.config.limit(cfg))
 		})
 	}
 	configureSocket(&base, f.rootDir, a)

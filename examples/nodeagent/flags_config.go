@@ -1,0 +1,162 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"strconv"
+
+	"k8s.io/kubelet/config/v1beta1"
+
+	"github.com/sublet-dev/agent/kubeletconfig"
+	"github.com/sublet-dev/agent/server"
+)
+
+// configFlags are about the configuration of a kubelet. Flags take precedence over it.
+type configFlags struct {
+	file, dir string
+	// effective is the configuration with the values of all flags that have a field in it.
+	effective *kubeletconfig.Config
+	noServer  bool // of the kubelet's API, although there should be one
+}
+
+func (f *configFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.file, "config", "", "file with a KubeletConfiguration, as for a kubelet")
+	fs.StringVar(&f.dir, "config-dir", "", "directory with drop-in files for -config, *.conf")
+}
+
+// isGiven reports whether there is a configuration.
+func (f *configFlags) isGiven() bool { return f.file != "" || f.dir != "" }
+
+// notices logs what was given in vain.
+func (f *configFlags) notices(log *slog.Logger) {
+	for _, n := range f.effective.Notices() {
+		log.Warn("configuration has a field without effect", slog.String("field", n))
+	}
+	if f.noServer {
+		log.Warn("the kubelet's API is not served: without -kubeconfig, it needs tlsCertFile and tlsPrivateKeyFile")
+	}
+}
+
+// readConfig loads the configuration, gives its values to the flags that are not on the
+// command line, and makes the effective one.
+func (f *flags) readConfig(fs *flag.FlagSet) error {
+	cfg, err := kubeletconfig.Load(f.config.file, f.config.dir)
+	if err == nil {
+		err = cfg.Validate()
+	}
+	if err != nil {
+		return fmt.Errorf("-config: %w", err)
+	}
+	visited, aliases := map[string]bool{}, kubeletAliases()
+	fs.Visit(func(fl *flag.Flag) { visited[cmp.Or(aliases[fl.Name], fl.Name)] = true })
+	for _, field := range kubeletconfig.Fields() {
+		name := cmp.Or(aliases[field.Flag], field.Flag)
+		fl := fs.Lookup(name)
+		if fl == nil || isUnsupported(fl) {
+			continue
+		}
+		switch {
+		case visited[name]:
+			err = cfg.Set(field.Flag, fl.Value.String())
+		case cfg.Given(field.Path):
+			err = fl.Value.Set(cfg.Text(field.Path))
+		default:
+			err = f.setDefault(cfg, field, fl)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	f.config.effective = cfg
+	if !f.config.isGiven() {
+		return nil
+	}
+	f.listenAsConfigured(fs, cfg.Kubelet())
+	if cfg.Given("authorization.mode") && cfg.Kubelet().Authorization.Mode == v1beta1.KubeletAuthorizationModeWebhook && f.kube.kubeconfig == "" && f.listen.https != "" {
+		return errors.New("-config: authorization.mode: Webhook needs -kubeconfig, the cluster that decides; AlwaysAllow lets every authenticated client do everything")
+	}
+	return nil
+}
+
+func isUnsupported(fl *flag.Flag) bool {
+	_, yes := fl.Value.(*unsupportedFlag)
+	return yes
+}
+
+// setDefault settles a field that neither a flag nor a file gives: by the default of the
+// flag, except where a node with a configuration expects the kubelet's.
+func (f *flags) setDefault(cfg *kubeletconfig.Config, field kubeletconfig.Field, fl *flag.Flag) error {
+	switch {
+	case field.Path == "containerRuntimeEndpoint" && f.config.isGiven():
+		return fl.Value.Set(cfg.Text(field.Path))
+	case field.Path == "maxParallelImagePulls" && cfg.Given("serializeImagePulls"):
+		return nil // that decides
+	default:
+		return cfg.SetDefault(field.Flag, fl.Value.String())
+	}
+}
+
+// listenAsConfigured sets the addresses that the command line does not have.
+func (f *flags) listenAsConfigured(fs *flag.FlagSet, k *v1beta1.KubeletConfiguration) {
+	given := map[string]bool{}
+	fs.Visit(func(fl *flag.Flag) { given[fl.Name] = true })
+	if !given["listen"] {
+		f.listen.addr = ""
+		if *k.HealthzPort != 0 {
+			f.listen.addr = net.JoinHostPort(k.HealthzBindAddress, strconv.Itoa(int(*k.HealthzPort)))
+		}
+	}
+	if given["listen-https"] {
+		return
+	}
+	f.listen.https = ""
+	if *k.EnableServer && (f.kube.kubeconfig != "" || f.listen.tlsCert != "") {
+		f.listen.https = net.JoinHostPort(k.Address, strconv.Itoa(int(k.Port)))
+		return
+	}
+	f.config.noServer = *k.EnableServer
+	if !given["listen"] { // what the file has for the server is for none
+		f.listen.tlsCert, f.listen.tlsKey, f.listen.clientCA = "", "", ""
+	}
+}
+
+// limit sets what the configuration says about the kubelet's API.
+func (f *configFlags) limit(cfg *server.Config) error {
+	k := f.effective.Kubelet()
+	cfg.StreamIdleTimeout = k.StreamingConnectionIdleTimeout.Duration
+	if !*k.EnableDebuggingHandlers {
+		cfg.Logs, cfg.Streams, cfg.Commands = nil, nil, nil
+	}
+	encrypted, err := f.effective.TLS()
+	if cfg.TLS != nil && err == nil {
+		cfg.TLS = cfg.TLS.Clone()
+		cfg.TLS.MinVersion, cfg.TLS.CipherSuites, cfg.TLS.CurvePreferences = encrypted.MinVersion, encrypted.CipherSuites, encrypted.CurvePreferences
+	}
+	return err
+}
+
+// kubeletConfiguration returns what /configz serves. It has no secret.
+func (f *flags) kubeletConfiguration() *v1beta1.KubeletConfiguration {
+	k := f.config.effective.Kubelet()
+	k.APIVersion, k.Kind = v1beta1.SchemeGroupVersion.String(), "KubeletConfiguration"
+	k.StaticPodURL, k.StaticPodURLHeader = withoutPassword(k.StaticPodURL), nil
+	if host, port, err := net.SplitHostPort(f.serverAddr()); err == nil {
+		n, _ := strconv.ParseUint(port, 10, 16) // 0: a name of a service
+		k.Address, k.Port = host, int32(n)
+	}
+	return k
+}
+
+// withoutPassword hides the password of a URL.
+func withoutPassword(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return ""
+	}
+	return u.Redacted()
+}
