@@ -20,7 +20,7 @@ const protocol = "v4.channel.k8s.io"
 
 // Client connects to streaming servers. The zero value connects through the network.
 type Client struct {
-	// DialContext connects to the server. Default: that of a net.Dialer
+	// DialContext connects to the server. Default: that of net/http
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	TLS         *tls.Config // of URLs with https; default: that of net/http
 	Header      http.Header // of requests, such as Authorization; default: none
@@ -28,12 +28,8 @@ type Client struct {
 
 // connect upgrades a request to a connection with streams.
 func (c *Client) connect(ctx context.Context, u *url.URL, protocol string) (httpstream.Connection, error) {
-	dial := c.DialContext
-	if dial == nil {
-		dial = new(net.Dialer).DialContext
-	}
 	rt, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
-		UpgradeTransport: &http.Transport{DialContext: dial, TLSClientConfig: c.TLS},
+		UpgradeTransport: &http.Transport{DialContext: c.DialContext, TLSClientConfig: c.TLS},
 	})
 	if err != nil {
 		return nil, err
@@ -122,9 +118,6 @@ func stream(ctx context.Context, conn httpstream.Connection, o Options) error {
 	copied := make(chan error, 2)
 	outputs := 0
 	receive := func(to io.Writer, from io.Reader) {
-		if to == nil || from == nil {
-			return
-		}
 		outputs++
 		go func() {
 			_, err := io.Copy(to, from)
