@@ -146,7 +146,7 @@ func TestOperator_RunCommandFails(t *testing.T) {
 	require.Equal(t, w.err, err)
 }
 
-// RestartPod returns when the pod is there again, which it may not be for ever.
+// RestartPod returns when the pod is there again, or after a while, if it is gone for good.
 func TestOperator_RestartWaitsForThePod(t *testing.T) {
 	for name, c := range map[string]struct{ away, want time.Duration }{
 		"there":   {0, 0},

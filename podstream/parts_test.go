@@ -132,9 +132,9 @@ func TestForwarder_Dial(t *testing.T) {
 
 func TestConn_Read(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		refused, err := (&Forwarder{conn: newFakeConn(map[string]string{"error": "connection refused"})}).Dial(80)
+		closed, err := (&Forwarder{conn: newFakeConn(map[string]string{"error": "connection refused"})}).Dial(80)
 		require.NoError(t, err)
-		_, err = refused.Read(make([]byte, 9))
+		_, err = closed.Read(make([]byte, 9))
 		require.EqualError(t, err, "forward port 80: connection refused")
 
 		// Data that comes with the end is not lost, and a reason that does not come is not waited for long.

@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -81,7 +82,7 @@ func (s *summary) addInit(pod *corev1.Pod, st *corev1.PodStatus) (initializing b
 			}
 		}
 	}
-	if initializing && s.health == "" && st.Reason == "" && len(st.InitContainerStatuses) > 0 {
+	if initializing && s.health == "" && st.Reason == "" {
 		s.state = fmt.Sprintf("Init:%d/%d", done, len(st.InitContainerStatuses))
 	}
 	return initializing
@@ -137,7 +138,7 @@ func containerOf(c *corev1.ContainerStatus, kind string) Container {
 	}
 	switch s := c.State; {
 	case s.Waiting != nil:
-		out.State, out.Message = s.Waiting.Reason, public(s.Waiting.Reason, s.Waiting.Message)
+		out.State, out.Message = cmp.Or(s.Waiting.Reason, out.State), public(s.Waiting.Reason, s.Waiting.Message)
 	case s.Running != nil:
 		out.State = "Running"
 	case s.Terminated != nil:

@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -49,6 +50,14 @@ func TestSummarize(t *testing.T) {
 		{"half initialized", corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: list(exited("first", 0, "Completed"), waiting("proxy", "PodInitializing", "")), ContainerStatuses: list(waiting("main", "PodInitializing", ""))}, false, "Init:1/2", Progressing, ""},
 		{"initialized", corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: list(exited("first", 0, "Completed"), runningStatus("proxy", true)), ContainerStatuses: list(waiting("main", "ContainerCreating", ""))}, false, "ContainerCreating", Progressing, ""},
 		{"init container fails", corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: list(exited("first", 2, "Error"), waiting("proxy", "PodInitializing", "")), ContainerStatuses: list(waiting("main", "PodInitializing", ""))}, false, "Init:Error", Failing, "exit code 2"},
+		{"failing beside a ready one", corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: list(waiting("a", "CrashLoopBackOff", "back-off"), runningStatus("main", true))}, false, "CrashLoopBackOff", Failing, "back-off"},
+		{"failing beside a new one", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: list(waiting("a", "ErrImagePull", "no"), waiting("main", "ContainerCreating", ""))}, false, "ErrImagePull", Failing, "no"},
+		{"ready before the pod runs", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: list(runningStatus("main", true))}, false, "Pending", Progressing, ""},
+		{"waits without a reason", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: list(waiting("main", "", ""))}, false, "Pending", Progressing, ""},
+		{"one of several has failed", corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: list(exited("a", 1, "Error"), exited("main", 0, ""))}, false, "Error", Completed, "exit code 1"},
+		{"completed out of order", corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: list(runningStatus("first", false), exited("proxy", 0, "Completed"))}, false, "Init:0/2", Progressing, ""},
+		{"sidecar has not started", corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: list(exited("first", 0, "Completed"), corev1.ContainerStatus{Name: "proxy", Started: new(false), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})}, false, "Init:1/2", Progressing, ""},
+		{"evicted before it was initialized", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", InitContainerStatuses: list(runningStatus("first", false))}, false, "Evicted", Failing, ""},
 		{"hook of the owner", corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: list(waiting("main", "PostStartHookError", `command ["login" "s3cret"]`))}, false, "PostStartHookError", Failing, "the postStart hook failed"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -58,6 +67,8 @@ func TestSummarize(t *testing.T) {
 			assert.Equal(t, tt.message, s.message)
 		})
 	}
+	long := containerOf(new(waiting("main", strings.Repeat("r", 999), strings.Repeat("m", 999))), "")
+	assert.Equal(t, []int{maxReason, maxMessage}, []int{len(long.State), len(long.Message)})
 	s := summarize(pod, &corev1.PodStatus{
 		Phase: corev1.PodRunning, InitContainerStatuses: list(exited("first", 0, "Completed"), runningStatus("proxy", true)),
 		ContainerStatuses: list(runningStatus("main", true)), EphemeralContainerStatuses: list(runningStatus("shell", false)),
