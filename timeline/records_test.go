@@ -34,17 +34,17 @@ func (h *History) last(t *testing.T, uid types.UID) Entry {
 
 // A pod was received when its source delivered it first, which a clock that was set back
 // does not put into the future.
-func TestHistory_ReceivedWhenFirstSeen(t *testing.T) {
+func TestHistory_ReceivedWhenDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
-		for seen, want := range map[string]time.Time{
+		for delivered, want := range map[string]time.Time{
 			now.Add(-time.Minute).Format(time.RFC3339Nano): now.Add(-time.Minute), now.Add(time.Minute).Format(time.RFC3339Nano): now, "yesterday": now,
 		} {
 			h, pod := New(Config{}), newPod("web")
-			pod.Annotations = map[string]string{podspec.AnnotationFirstSeen: seen, podspec.AnnotationSource: "file"}
+			pod.Annotations = map[string]string{podspec.AnnotationFirstSeen: delivered, podspec.AnnotationSource: "file"}
 			h.PodManager().Adopted(pod)
 			p := h.Pods()[0]
-			assert.True(t, want.Equal(p.ReceivedAt), seen)
+			assert.True(t, want.Equal(p.ReceivedAt), delivered)
 			assert.Equal(t, []any{"file", true}, []any{p.Source, p.Static})
 			assert.Equal(t, KindAdopted, h.last(t, pod.UID).Kind)
 		}
