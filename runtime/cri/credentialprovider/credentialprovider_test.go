@@ -52,6 +52,8 @@ func answer(mode string) {
 		fmt.Print(`{"auth":{"x":{"password":hunter2`)
 	case "version":
 		fmt.Print(`{"kind":"CredentialProviderResponse","apiVersion":"credentialprovider.kubelet.k8s.io/v9"}`)
+	case "kind":
+		fmt.Print(`{"kind":"Other","apiVersion":"credentialprovider.kubelet.k8s.io/v1","cacheKeyType":"Image"}`)
 	case "huge":
 		fmt.Print(strings.Repeat(" ", 2<<20))
 	case "slow":
@@ -155,6 +157,7 @@ func TestPlugins_ReportBadAnswersWithoutSecrets(t *testing.T) {
 		"fail":     "run by hand",
 		"nonsense": "not a JSON object",
 		"version":  "must be a CredentialProviderResponse of credentialprovider.kubelet.k8s.io/v1",
+		"kind":     "must be a CredentialProviderResponse",
 		"huge":     "larger than 1048576 bytes",
 		"Neither":  `cacheKeyType "Neither"`,
 	} {
