@@ -3,12 +3,12 @@
 //
 //	creds, err := kubeapi.LoadCredentials(kubeapi.CredentialsConfig{Dir: dir, Addr: "127.0.0.1:6443"})
 //	…
-//	api, err := kubeapi.New(kubeapi.Config{NodeName: "edge-1", Pods: agent.Pods, Watch: agent.Watch, Operator: agent.Operator()})
+//	api, err := kubeapi.New(kubeapi.Config{NodeName: "edge-1", Pods: agent.Pods, Watch: agent.Watch, Operator: agent.Operator})
 //	…
 //	srv, err := server.New(server.Config{
 //		Addr: "127.0.0.1:6443", TLS: creds.TLS(), Authenticators: []server.Authenticator{creds},
 //		Authorizer: kubeapi.AllowAll(), NodeName: "edge-1", KubeAPI: api,
-//		Pods: agent.Pods, Logs: agent.Operator(), Streams: agent.Operator(),
+//		Pods: agent.Pods, Logs: agent, Streams: agent,
 //	})
 //
 // Then kubectl --kubeconfig DIR/kubeconfig get pods works. It serves:
