@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 const (
 	objectTimeout = 10 * time.Second // for an object that is not known at all
 	storedTimeout = time.Second      // for one that is on disk
-	objectsPeriod = time.Second      // of writing changed objects to disk
+	objectsPeriod = time.Second      // of writing changed objects to disk, and of syncs because of them
 	sweepPeriod   = 10 * time.Second // of forgetting what no pod refers to
 	unusedAge     = 30 * time.Second // for which an object without a reference is kept
 )
@@ -179,16 +180,23 @@ func (o *Objects) follow(ctx context.Context, ref podspec.Ref) *followedObject {
 	return f
 }
 
-// save writes what has changed to disk.
+// save writes what has changed to disk, and has the pods synced that refer to it, so that
+// their volumes have it.
 func (o *Objects) save() {
 	o.mu.Lock()
 	var changed []*followedObject
-	for _, f := range o.followed {
-		if f.takeChanged() {
+	updates := map[podspec.Ref]bool{}
+	for ref, f := range o.followed {
+		isChanged, isUpdated := f.takeChanged()
+		if isChanged {
 			changed = append(changed, f)
+		}
+		if isUpdated {
+			updates[ref] = true
 		}
 	}
 	o.mu.Unlock()
+	o.requeueUsers(updates)
 	for _, f := range changed {
 		obj, err := f.get()
 		if errors.Is(err, podspec.ErrObjectNotFound) {
@@ -201,6 +209,19 @@ func (o *Objects) save() {
 		}
 	}
 	o.services.save()
+}
+
+// requeueUsers has the pods synced that refer to one of these objects.
+func (o *Objects) requeueUsers(updates map[podspec.Ref]bool) {
+	if len(updates) == 0 {
+		return
+	}
+	pods, _ := o.cfg.Pods()
+	for _, pod := range pods {
+		if slices.ContainsFunc(podspec.ObjectRefs(pod), func(r podspec.ObjectRef) bool { return updates[r.Ref] }) {
+			o.k.requeue(pod.UID)
+		}
+	}
 }
 
 // sweep forgets the objects and tokens to which no desired pod refers.

@@ -23,6 +23,7 @@ type followedObject struct {
 	object  *podspec.Object
 	known   bool // synced is closed
 	changed bool // since takeChanged
+	updated bool // the same, after it was known
 	err     error
 }
 
@@ -59,12 +60,14 @@ func (f *followedObject) fail(err error) {
 	f.err = err
 }
 
-func (f *followedObject) takeChanged() bool {
+// takeChanged reports whether the object has changed since the last call, and whether
+// pods may have an older version of it.
+func (f *followedObject) takeChanged() (changed, updated bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	changed := f.changed
-	f.changed = false
-	return changed
+	changed, updated = f.changed, f.updated
+	f.changed, f.updated = false, false
+	return changed, updated
 }
 
 // convert returns the object that this is about; ok is false for another.
@@ -80,6 +83,9 @@ func (f *followedObject) convert(obj any) (object podspec.Object, immutable, ok 
 
 func (f *followedObject) set(object *podspec.Object, immutable bool) {
 	f.mu.Lock()
+	if (f.object == nil) != (object == nil) || object != nil && f.object.Version != object.Version {
+		f.updated = f.updated || f.known
+	}
 	if f.object == nil || object == nil || f.object.Version != object.Version {
 		f.object, f.changed = object, true
 	}
