@@ -102,6 +102,9 @@ func count(r runtimetest.Report, area string) string {
 		if part.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.word))
 		}
+		if part.n == 1 {
+			parts[len(parts)-1] = strings.TrimSuffix(parts[len(parts)-1], "s")
+		}
 	}
 	return strings.Join(parts, ", ")
 }

@@ -141,8 +141,8 @@ func TestWriteComparison_AlignsRuntimesSideBySide(t *testing.T) {
 	require.Positive(t, second)
 	want := []struct{ first, one, two string }{
 		{"", "<one> 1", "two 2"},
-		{"all cases passed", "1 of 2, 1 failed", "2 of 3, 1 deviations"},
-		{"pods", "1 of 2, 1 failed", "1 of 2, 1 deviations"},
+		{"all cases passed", "1 of 2, 1 failed", "2 of 3, 1 deviation"},
+		{"pods", "1 of 2, 1 failed", "1 of 2, 1 deviation"},
 		{"  " + runtimetest.Cases()[1], "failed", "deviation"},
 		{"past", "0 of 0", "1 of 1"},
 		{"  a case that was removed", "not run", "passed"},
@@ -160,7 +160,7 @@ func TestWriteMarkdown_HasCountsAndReasons(t *testing.T) {
 	require.NoError(t, writeMarkdown(&b, made()))
 	text := b.String()
 	assert.Contains(t, text, "|  | &lt;one> 1 | two 2 |\n|---|---|---|\n")
-	assert.Contains(t, text, "| pods | 1 of 2, 1 failed | 1 of 2, 1 deviations |\n")
+	assert.Contains(t, text, "| pods | 1 of 2, 1 failed | 1 of 2, 1 deviation |\n")
 	assert.Contains(t, text, "| seconds | 2 | 61 |\n")
 	assert.Contains(t, text, `| failed | deviation: it is \| old |`)
 	assert.NotContains(t, text, runtimetest.Cases()[0], "all pass it")
