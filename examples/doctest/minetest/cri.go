@@ -10,6 +10,7 @@ import (
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
+// TestCRI runs the conformance suite.
 func TestCRI(t *testing.T) {
 	runtimetest.TestRuntime(t, func(t testing.TB) *grpc.ClientConn {
 		cc, err := grpc.NewClient("unix:///run/my.sock", grpc.WithTransportCredentials(insecure.NewCredentials()))
