@@ -37,8 +37,9 @@ var allowedImports = map[string][]string{
 	"admission":                  {"podspec"},
 	"userns":                     {"internal/pathname", "runtime"},
 	"volume":                     {"internal/fsgroup", "internal/mkdir", "internal/mounts", "internal/pathname", "internal/safe", "podspec", "runtime"},
-	"csi":                        {"internal/atomicfile", "internal/fsgroup", "internal/mounts", "internal/pathname", "internal/safe", "pluginregistry", "podspec", "runtime", "volume"},
+	"csi":                        {"internal/atomicfile", "internal/csiname", "internal/fsgroup", "internal/mounts", "internal/pathname", "internal/safe", "pluginregistry", "podspec", "runtime", "volume"},
 	"internal/csitest":           {},
+	"internal/csiname":           {},
 	"internal/fsgroup":           {},
 	"cgroup":                     {"podspec", "runtime"},
 	"node":                       {"cgroup", "internal/safe", "runtime"}, // cgroup for the type of its driver

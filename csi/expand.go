@@ -52,13 +52,13 @@ func (m *Manager) expand(ctx context.Context, o *operation, first bool) error {
 	if err != nil {
 		return err
 	}
-	defer m.warnSlow(o.pod, o.v.Volume.Name, o.id.driver, "NodeExpandVolume")()
+	defer m.warnSlow(o.v.Pod, o.v.Volume.Name, o.id.driver, "NodeExpandVolume")()
 	_, err = call(ctx, o.client, "NodeExpandVolume", secrets, o.client.node.NodeExpandVolume, &spec.NodeExpandVolumeRequest{
 		VolumeId: o.id.handle, VolumePath: m.paths.target(o.uid, &o.id), StagingTargetPath: o.stagingPath,
 		CapacityRange: &spec.CapacityRange{RequiredBytes: o.size()}, VolumeCapability: o.capability(), Secrets: secrets,
 	})
 	if err != nil {
-		m.record(o.pod, corev1.EventTypeWarning, "VolumeResizeFailed", fmt.Sprintf("volume %q: %v", o.v.Volume.Name, err))
+		m.record(o.v.Pod, corev1.EventTypeWarning, "VolumeResizeFailed", fmt.Sprintf("volume %q: %v", o.v.Volume.Name, err))
 		return err
 	}
 	if e, ok := m.cfg.Attachments.(Expansions); ok && o.v.Claim != nil {
@@ -68,7 +68,7 @@ func (m *Manager) expand(ctx context.Context, o *operation, first bool) error {
 	}
 	o.state.expanded = o.size()
 	if !first {
-		m.record(o.pod, corev1.EventTypeNormal, "FileSystemResizeSuccessful", fmt.Sprintf("volume %q has %s now", o.v.Volume.Name, o.v.PersistentVolume.Spec.Capacity.Storage()))
+		m.record(o.v.Pod, corev1.EventTypeNormal, "FileSystemResizeSuccessful", fmt.Sprintf("volume %q has %s now", o.v.Volume.Name, o.v.PersistentVolume.Spec.Capacity.Storage()))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/volume"
 )
 
@@ -51,7 +52,7 @@ type user struct {
 	entry     record
 	published bool // in this boot
 	// The fields below are unknown until this process has mounted the volume.
-	pod    *corev1.ObjectReference
+	pod    *corev1.Pod
 	volume string // name in the pod
 	stats  Stats
 }
@@ -143,7 +144,7 @@ func (m *Manager) acquire(ctx context.Context, id volumeID) (s *volumeState, rel
 
 // warnSlow records an event if an operation for a pod takes long. The operation is over
 // when stop is called.
-func (m *Manager) warnSlow(pod *corev1.ObjectReference, volumeName, driver, method string) (stop func() bool) {
+func (m *Manager) warnSlow(pod *corev1.Pod, volumeName, driver, method string) (stop func() bool) {
 	startTime := time.Now()
 	return time.AfterFunc(m.cfg.SlowCallAge, func() {
 		m.record(pod, corev1.EventTypeWarning, "VolumeDriverSlow",
@@ -151,11 +152,11 @@ func (m *Manager) warnSlow(pod *corev1.ObjectReference, volumeName, driver, meth
 	}).Stop
 }
 
-func (m *Manager) record(pod *corev1.ObjectReference, eventType, reason, message string) {
+func (m *Manager) record(pod *corev1.Pod, eventType, reason, message string) {
 	if pod == nil {
 		return
 	}
-	m.cfg.Recorder.Record(&corev1.Event{InvolvedObject: *pod, Type: eventType, Reason: reason, Message: message})
+	m.cfg.Recorder.Record(podspec.NewEvent(pod, eventType, reason, message, time.Now()))
 }
 
 // VolumesInUse returns the volumes that pods have and an attacher must not detach: a part

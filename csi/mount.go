@@ -12,8 +12,8 @@ import (
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/csiname"
 	"github.com/sublet-dev/agent/internal/fsgroup"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/mounts"
@@ -50,7 +50,7 @@ func (m *Manager) mount(ctx context.Context, o *operation) error {
 	u := o.state.users[o.uid]
 	isPublished := u != nil && u.published
 	if u != nil {
-		u.pod, u.volume = o.pod, o.v.Volume.Name
+		u.pod, u.volume = o.v.Pod, o.v.Volume.Name
 	}
 	m.mu.Unlock()
 	if isPublished && m.isPresent(o) {
@@ -67,7 +67,7 @@ func (m *Manager) mount(ctx context.Context, o *operation) error {
 		Attachable: flag(o.attachable), OnePod: flag(o.access == corev1.ReadWriteOncePod),
 	}
 	if o.attachable {
-		o.entry.AttachmentID = attachmentName(o.id.driver, o.id.handle, m.cfg.NodeName)
+		o.entry.AttachmentID = csiname.Attachment(o.id.driver, o.id.handle, m.cfg.NodeName)
 	}
 	if err := m.remember(o); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (m *Manager) remember(o *operation) error {
 		o.state.users[o.uid] = u
 	}
 	u.entry, u.published = o.entry, false
-	u.pod, u.volume = o.pod, o.v.Volume.Name
+	u.pod, u.volume = o.v.Pod, o.v.Volume.Name
 	return nil
 }
 
@@ -171,7 +171,7 @@ func (m *Manager) stage(ctx context.Context, o *operation) error {
 	if err != nil {
 		return err
 	}
-	defer m.warnSlow(o.pod, o.v.Volume.Name, o.id.driver, "NodeStageVolume")()
+	defer m.warnSlow(o.v.Pod, o.v.Volume.Name, o.id.driver, "NodeStageVolume")()
 	_, err = call(ctx, o.client, "NodeStageVolume", secrets, o.client.node.NodeStageVolume, &spec.NodeStageVolumeRequest{
 		VolumeId: o.id.handle, PublishContext: o.publishContext, StagingTargetPath: path, VolumeCapability: o.capability(),
 		Secrets: secrets, VolumeContext: o.source.VolumeAttributes,
@@ -198,7 +198,7 @@ func (m *Manager) publish(ctx context.Context, o *operation) error {
 	if err != nil {
 		return err
 	}
-	defer m.warnSlow(o.pod, o.v.Volume.Name, o.id.driver, "NodePublishVolume")()
+	defer m.warnSlow(o.v.Pod, o.v.Volume.Name, o.id.driver, "NodePublishVolume")()
 	_, err = call(ctx, o.client, "NodePublishVolume", secrets, o.client.node.NodePublishVolume, &spec.NodePublishVolumeRequest{
 		VolumeId: o.id.handle, PublishContext: o.publishContext, StagingTargetPath: o.stagingPath, TargetPath: target,
 		VolumeCapability: o.capability(), Readonly: o.v.ReadOnly || o.readOnly, Secrets: secrets, VolumeContext: volumeContext,
@@ -297,9 +297,4 @@ func (m *Manager) applyGroup(ctx context.Context, o *operation) error {
 		return err
 	}
 	return fsgroup.Apply(ctx, path, *o.group, fsgroup.ChangePolicy(o.v.Pod))
-}
-
-// reference is what an event for a pod is about.
-func reference(pod *corev1.Pod) *corev1.ObjectReference {
-	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(string(pod.UID))}
 }

@@ -24,7 +24,6 @@ type operation struct {
 	v     volume.DriverVolume
 	uid   types.UID
 	id    volumeID
-	pod   *corev1.ObjectReference
 	state *volumeState
 	entry record
 
@@ -46,7 +45,7 @@ type operation struct {
 
 // newOperation checks what a pod wants to have mounted.
 func (m *Manager) newOperation(v volume.DriverVolume) (*operation, error) {
-	o := &operation{v: v, uid: v.Pod.UID, pod: reference(v.Pod), access: corev1.ReadWriteOnce}
+	o := &operation{v: v, uid: v.Pod.UID, access: corev1.ReadWriteOnce}
 	if sc := v.Pod.Spec.SecurityContext; sc != nil {
 		o.group = sc.FSGroup
 	}

@@ -142,13 +142,6 @@ func writeRecord(path string, r record) error {
 	return nil
 }
 
-// attachmentName is the name of the VolumeAttachment of a volume, as its controller and the
-// kubelet compute it.
-func attachmentName(driver, handle, node string) string {
-	sum := sha256.Sum256([]byte(handle + driver + node))
-	return "csi-" + hex.EncodeToString(sum[:])
-}
-
 // inlineHandle is the handle of a volume in the spec of a pod, as the kubelet makes it.
 func inlineHandle(uid types.UID, name string) string {
 	sum := sha256.Sum256([]byte(string(uid) + name))

@@ -64,8 +64,3 @@ func TestExpirationOf(t *testing.T) {
 		require.EqualError(t, err, "is not a JWT")
 	}
 }
-
-func TestAttachmentName(t *testing.T) {
-	// sha256 of handle, driver and node, as the attach controller of a cluster computes it.
-	assert.Equal(t, "csi-9072ed11cc1acb5fa433a877ff339b6311d013f33bddd1d0092711a8ace5b16d", AttachmentName("d", "h", "n"))
-}

@@ -12,6 +12,8 @@ import (
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/csiname"
 )
 
 // Stats is the usage and health of a volume, as its driver reports it. What it does not
@@ -140,7 +142,7 @@ func (m *Manager) inUse() []corev1.UniqueVolumeName {
 	for id, s := range m.volumes {
 		for _, u := range s.users {
 			if u.entry.Attachable != "" {
-				names[UniqueName(id.driver, id.handle)] = true
+				names[csiname.Unique(id.driver, id.handle)] = true
 			}
 		}
 	}

@@ -64,6 +64,10 @@ type NodeConfig struct {
 	// NoRegistration leaves the creation of the Node to others.
 	NoRegistration bool
 
+	// VolumesInUse returns the volumes that must not be detached from the node. It must not
+	// block. Default: those of Reporter.
+	VolumesInUse func() []corev1.UniqueVolumeName
+
 	Version       string        // reported as the kubelet's. Default: Version
 	StatusPeriod  time.Duration // of comparing the status. Default: 10 s
 	ReportPeriod  time.Duration // of sending it without a change. Default: 5 min

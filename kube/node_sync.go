@@ -116,6 +116,9 @@ func (n *Node) status(ctx context.Context, now time.Time) (status corev1.NodeSta
 		return err
 	})
 	status.NodeInfo.KubeletVersion = n.cfg.Version
+	if n.cfg.VolumesInUse != nil {
+		safe.Do(n.log, "volumes in use", func() { status.VolumesInUse = n.cfg.VolumesInUse() })
+	}
 	return status, err
 }
 

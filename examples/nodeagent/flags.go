@@ -44,6 +44,7 @@ type flags struct {
 	reclaim                        reclaimFlags
 	kube                           kubeFlags
 	devices                        deviceFlags
+	csi                            csiFlags
 	topology                       topologyFlags
 	kubeAPI                        kubeAPIFlags
 	config                         configFlags
@@ -69,6 +70,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	f.reclaim.define(fs)
 	f.kube.define(fs)
 	f.devices.define(fs)
+	f.csi.define(fs)
 	f.topology.define(fs)
 	f.kubeAPI.define(fs)
 	f.debug.define(fs)
@@ -177,6 +179,7 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	f.reclaim.check(fail)
 	f.kube.check(fail)
 	f.devices.check(fail)
+	f.csi.check(f, fail)
 	f.topology.check(f.devices.pluginDir != "", fail)
 	f.kubeAPI.check(f, fail)
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -73,15 +74,25 @@ func (f *flags) cluster(ctx context.Context, log *slog.Logger) (*cluster, error)
 	if err != nil {
 		return nil, err
 	}
-	settings := f.config.effective.Kubelet()
-	opts, err := k.NodeOptions(kube.NodeConfig{
-		Labels: f.labels(), Taints: settings.RegisterWithTaints, NoRegistration: !f.kube.register,
-		ProviderID: settings.ProviderID, LeaseDuration: time.Duration(settings.NodeLeaseDurationSeconds) * time.Second,
-	}, filepath.Join(f.rootDir, "sources", "api"))
+	var topology func() map[string]string
+	storage := k.Storage(kube.StorageConfig{Topology: func() map[string]string { return topology() }})
+	volumes, csi, err := f.csi.options(f, storage, &topology, log)
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{client: config.Client, kube: k, opts: append(opts, renewal...)}
+	settings := f.config.effective.Kubelet()
+	node := kube.NodeConfig{
+		Labels: f.labels(), Taints: settings.RegisterWithTaints, NoRegistration: !f.kube.register,
+		ProviderID: settings.ProviderID, LeaseDuration: time.Duration(settings.NodeLeaseDurationSeconds) * time.Second,
+	}
+	if csi != nil {
+		node.VolumesInUse = csi.VolumesInUse
+	}
+	opts, err := k.NodeOptions(node, filepath.Join(f.rootDir, "sources", "api"))
+	if err != nil {
+		return nil, err
+	}
+	c := &cluster{client: config.Client, kube: k, opts: slices.Concat(opts, renewal, volumes)}
 	if f.listen.https != "" && f.listen.tlsCert == "" {
 		err = c.requestServingCertificate(f)
 	}

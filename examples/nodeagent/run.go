@@ -145,6 +145,13 @@ func options(f flags, log *slog.Logger, api *kubeAPI) ([]agent.Option, error) {
 		return nil, err
 	}
 	opts = append(opts, resources...)
+	if f.kube.kubeconfig == "" {
+		volumes, _, err := f.csi.options(&f, nil, nil, log)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, volumes...)
+	}
 	if f.manifests != "" {
 		opts = append(opts, agent.WithSource("file", podsource.File(f.manifests, podsource.FileRescan(f.fileCheck), podsource.FileLogger(log))))
 	}

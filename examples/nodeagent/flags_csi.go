@@ -1,0 +1,89 @@
+package main
+
+import (
+	"cmp"
+	"flag"
+	"log/slog"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/csi"
+	"github.com/sublet-dev/agent/kube"
+	"github.com/sublet-dev/agent/pluginregistry"
+	"github.com/sublet-dev/agent/volume"
+)
+
+// csiFlags are about CSI drivers. A kubelet has no flag for them: its directory is
+// plugins_registry below -root-dir.
+type csiFlags struct {
+	enabled     bool
+	registryDir string
+}
+
+func (f *csiFlags) define(fs *flag.FlagSet) {
+	fs.BoolVar(&f.enabled, "csi", false, "mount volumes of CSI drivers, NFS and local volumes; without -kubeconfig PersistentVolumes, PersistentVolumeClaims and CSIDrivers are read from -manifests")
+	fs.StringVar(&f.registryDir, "csi-plugin-dir", "", "directory in which CSI drivers register, as with a kubelet. Default: plugins_registry below -root-dir; needs -csi")
+}
+
+func (f *csiFlags) check(all *flags, fail func(bad bool, format string, args ...any)) {
+	fail(f.registryDir != "" && !filepath.IsAbs(f.registryDir), "-csi-plugin-dir %q: must be an absolute path", f.registryDir)
+	fail(f.registryDir != "" && !f.enabled, "-csi-plugin-dir needs -csi")
+	fail(f.enabled && all.manifests == "" && all.kube.kubeconfig == "", "-csi needs -manifests, where PersistentVolumes are, or -kubeconfig")
+}
+
+// lateRecorder is that of the agent, which is built after the volumes.
+type lateRecorder struct{ agent.Recorder }
+
+// Record implements csi.Recorder.
+func (r *lateRecorder) Record(e *corev1.Event) {
+	if r.Recorder != nil {
+		r.Recorder.Record(e)
+	}
+}
+
+// options returns what mounts volumes of CSI drivers, and the volumes that are in use. storage
+// is what the cluster knows; nil without one.
+func (f *csiFlags) options(all *flags, storage *kube.Storage, topology *func() map[string]string, log *slog.Logger) ([]agent.Option, *csi.Manager, error) {
+	if !f.enabled {
+		return nil, nil, nil
+	}
+	files, recorder := volume.NewFiles(all.manifests), &lateRecorder{}
+	cfg := csi.Config{Root: all.rootDir, NodeName: all.nodeName, Drivers: files, Recorder: recorder, Logger: log}
+	claims := volume.Claims(files)
+	if storage != nil {
+		claims, cfg.Drivers, cfg.Attachments, cfg.Node = storage, storage, storage, storage
+	}
+	m, err := csi.New(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	if topology != nil {
+		*topology = m.Topology
+	}
+	registry, err := pluginregistry.New(pluginregistry.Config{
+		Dir: cmp.Or(f.registryDir, filepath.Join(all.rootDir, "plugins_registry")), Handlers: map[string]pluginregistry.Handler{csi.PluginType: m}, Logger: log,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	nfs, err := volume.NewNFS(volume.NFSConfig{Root: all.rootDir})
+	if err != nil {
+		return nil, nil, err
+	}
+	runner := func(r agent.Runner) agent.Constructor[agent.Runner] {
+		return func(c *agent.Components) (agent.Runner, error) {
+			recorder.Recorder = c.Recorder
+			return r, nil
+		}
+	}
+	opts := []agent.Option{
+		agent.WithConfig(volume.Config{Claims: claims, Drivers: []volume.Driver{m, nfs}}),
+		agent.WithRunner("csi volumes", runner(m)), agent.WithRunner("plugin registry", runner(registry)),
+	}
+	if storage != nil {
+		opts = append(opts, agent.WithRunner("kube storage", runner(storage)))
+	}
+	return opts, m, nil
+}

@@ -1,0 +1,311 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/csiname"
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/volume"
+)
+
+// Periods of Storage.
+const (
+	attachPollPeriod = time.Second      // of asking whether a volume is attached
+	attachTimeout    = 2 * time.Minute  // as in the kubelet
+	csiDriverAge     = time.Minute      // for which a CSIDriver is not asked for
+	csiNodeRetry     = 10 * time.Second // after a failed write of the CSINode
+)
+
+// nodeIDAnnotation has the ids of the node by driver, which attachers read.
+const nodeIDAnnotation = "csi.volume.kubernetes.io/nodeid"
+
+// StorageConfig describes Storage.
+type StorageConfig struct {
+	// Topology returns labels that say where the node is, according to its CSI drivers. It
+	// must not block. Default: none.
+	Topology func() map[string]string
+}
+
+// Storage is what the API server knows about volumes: claims and what they are bound to,
+// CSIDrivers, attachments, and the CSINode of this node. It implements volume.Claims, and
+// what package csi asks a cluster for. Run writes the CSINode; the other methods may be
+// called from any goroutine.
+type Storage struct {
+	k       *Kube
+	cfg     StorageConfig
+	changed chan struct{}
+
+	mu      sync.Mutex // guards the fields below; never held during I/O
+	drivers []storagev1.CSINodeDriver
+	known   bool // SetDrivers was called
+	cached  map[string]cachedDriver
+}
+
+type cachedDriver struct {
+	driver *storagev1.CSIDriver
+	at     time.Time
+}
+
+var _ volume.Claims = (*Storage)(nil)
+
+// Storage returns the volumes of the cluster. It does no I/O.
+func (k *Kube) Storage(cfg StorageConfig) *Storage {
+	return &Storage{k: k, cfg: cfg, changed: make(chan struct{}, 1), cached: map[string]cachedDriver{}}
+}
+
+// found maps the error of a request for an object.
+func found[T any](object T, err error) (T, error) {
+	if apierrors.IsNotFound(err) {
+		var none T
+		return none, fmt.Errorf("%w: %w", podspec.ErrObjectNotFound, err)
+	}
+	return object, err
+}
+
+// Claim implements volume.Claims.
+func (s *Storage) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return found(s.k.cfg.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{}))
+}
+
+// PersistentVolume implements volume.Claims.
+func (s *Storage) PersistentVolume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return found(s.k.cfg.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{}))
+}
+
+// CSIDriver returns the CSIDriver object of a driver, which may be a minute old. While the
+// API server does not answer the last one counts.
+func (s *Storage) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+	s.mu.Lock()
+	last, ok := s.cached[name]
+	s.mu.Unlock()
+	if ok && time.Since(last.at) < csiDriverAge {
+		return last.driver, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	d, err := found(s.k.cfg.Client.StorageV1().CSIDrivers().Get(ctx, name, metav1.GetOptions{}))
+	switch {
+	case errors.Is(err, podspec.ErrObjectNotFound):
+		return nil, err
+	case err != nil && ok:
+		return last.driver, nil
+	case err != nil:
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cached[name] = cachedDriver{d, time.Now()}
+	return d, nil
+}
+
+// Attached blocks until the attacher of the cluster has attached a volume to this node, and
+// the status of the node has it as used and as attached: it is not detached then. It returns
+// the publish context of the attacher.
+func (s *Storage) Attached(ctx context.Context, driver, handle string) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	poll := time.NewTicker(attachPollPeriod)
+	defer poll.Stop()
+	for {
+		publishContext, err := s.attached(ctx, driver, handle)
+		if err == nil {
+			return publishContext, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-poll.C:
+		}
+	}
+}
+
+func (s *Storage) attached(ctx context.Context, driver, handle string) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	name := csiname.Attachment(driver, handle, s.k.cfg.NodeName)
+	a, err := s.k.cfg.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("get VolumeAttachment %s: %w", name, err)
+	case a.DeletionTimestamp != nil:
+		return nil, fmt.Errorf("VolumeAttachment %s is being deleted", name)
+	case a.Status.AttachError != nil:
+		return nil, fmt.Errorf("attach volume to the node: %s", a.Status.AttachError.Message)
+	case !a.Status.Attached:
+		return nil, fmt.Errorf("VolumeAttachment %s is not attached yet", name)
+	}
+	node, err := s.k.cfg.Client.CoreV1().Nodes().Get(ctx, s.k.cfg.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get node: %w", err)
+	}
+	unique := csiname.Unique(driver, handle)
+	if !slices.Contains(node.Status.VolumesInUse, unique) {
+		return nil, fmt.Errorf("volume %s is not in the volumesInUse of the node yet", unique)
+	}
+	if !slices.ContainsFunc(node.Status.VolumesAttached, func(v corev1.AttachedVolume) bool { return v.Name == unique }) {
+		return nil, fmt.Errorf("volume %s is not in the volumesAttached of the node yet", unique)
+	}
+	return a.Status.AttachmentMetadata, nil
+}
+
+// Expanded records the new size of a claim, whose file system the node has made larger.
+func (s *Storage) Expanded(ctx context.Context, claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) error {
+	conditions := []corev1.PersistentVolumeClaimCondition{}
+	for _, c := range claim.Status.Conditions {
+		if c.Type != corev1.PersistentVolumeClaimFileSystemResizePending && c.Type != corev1.PersistentVolumeClaimNodeResizeError {
+			conditions = append(conditions, c)
+		}
+	}
+	// A merge patch replaces the list of conditions.
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{
+		"capacity": map[string]any{"storage": v.Spec.Capacity.Storage().String()}, "conditions": conditions, "allocatedResourceStatuses": nil,
+	}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err = s.k.cfg.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	return err
+}
+
+// SetDrivers sets the drivers of this node, which Run writes. It does not block.
+func (s *Storage) SetDrivers(drivers []storagev1.CSINodeDriver) {
+	s.mu.Lock()
+	s.drivers, s.known = slices.Clone(drivers), true
+	s.mu.Unlock()
+	notify.Send(s.changed)
+}
+
+// Run keeps the CSINode of this node, and the labels and ids of its drivers on the Node, until
+// ctx is done. It returns nil then. Drivers that were registered with a previous process stay
+// until the first one registers.
+func (s *Storage) Run(ctx context.Context) error {
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.changed:
+		case <-retry.C:
+		}
+		if err := s.write(ctx); err != nil && ctx.Err() == nil {
+			s.k.cfg.Logger.Warn("CSINode not written", slog.String("node", s.k.cfg.NodeName), logattr.Err(err))
+			retry.Reset(csiNodeRetry)
+		}
+	}
+}
+
+// write writes the CSINode and the Node.
+func (s *Storage) write(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
+	defer cancel()
+	s.mu.Lock()
+	drivers, known := s.drivers, s.known
+	s.mu.Unlock()
+	node, err := s.k.cfg.Client.CoreV1().Nodes().Get(ctx, s.k.cfg.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get node: %w", err)
+	}
+	if known { // before the CSINode, whose topology keys are labels
+		if err := s.patchNode(ctx, node, drivers); err != nil {
+			return err
+		}
+	}
+	client := s.k.cfg.Client.StorageV1().CSINodes()
+	current, err := client.Get(ctx, node.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = client.Create(ctx, &storagev1.CSINode{
+			ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}},
+			Spec:       storagev1.CSINodeSpec{Drivers: append([]storagev1.CSINodeDriver{}, drivers...)},
+		}, metav1.CreateOptions{})
+		return err
+	}
+	if err != nil || !known {
+		return err
+	}
+	desired := current.DeepCopy()
+	desired.Spec.Drivers = drivers
+	if desired.Spec.Drivers == nil {
+		desired.Spec.Drivers = []storagev1.CSINodeDriver{} // required, may be empty
+	}
+	if apiequality.Semantic.DeepEqual(current.Spec.Drivers, desired.Spec.Drivers) {
+		return nil
+	}
+	if err := s.replace(ctx, current, desired); err != nil {
+		return fmt.Errorf("CSINode %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+// replace updates the CSINode. What a driver says of itself is immutable there: a driver that
+// has changed is removed first.
+func (s *Storage) replace(ctx context.Context, current, desired *storagev1.CSINode) (err error) {
+	client := s.k.cfg.Client.StorageV1().CSINodes()
+	same := slices.DeleteFunc(slices.Clone(current.Spec.Drivers), func(d storagev1.CSINodeDriver) bool {
+		return !slices.ContainsFunc(desired.Spec.Drivers, func(e storagev1.CSINodeDriver) bool { return apiequality.Semantic.DeepEqual(d, e) })
+	})
+	if len(same) < len(current.Spec.Drivers) && len(desired.Spec.Drivers) > len(same) {
+		removed := current.DeepCopy()
+		removed.Spec.Drivers = same
+		if removed, err = client.Update(ctx, removed, metav1.UpdateOptions{}); err != nil {
+			return err
+		}
+		desired.ResourceVersion = removed.ResourceVersion
+	}
+	_, err = client.Update(ctx, desired, metav1.UpdateOptions{})
+	return err
+}
+
+// patchNode sets the labels of the topology and the ids of the node.
+func (s *Storage) patchNode(ctx context.Context, node *corev1.Node, drivers []storagev1.CSINodeDriver) error {
+	ids := map[string]string{}
+	for _, d := range drivers {
+		ids[d.Name] = d.NodeID
+	}
+	text, err := json.Marshal(ids)
+	if err != nil {
+		return err
+	}
+	labels := map[string]string{}
+	if s.cfg.Topology != nil {
+		for key, value := range s.cfg.Topology() {
+			if node.Labels[key] != value {
+				labels[key] = value
+			}
+		}
+	}
+	if len(labels) == 0 && (node.Annotations[nodeIDAnnotation] == string(text) || len(ids) == 0 && node.Annotations[nodeIDAnnotation] == "") {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": node.UID, "labels": labels, "annotations": map[string]string{nodeIDAnnotation: string(text)}}})
+	if err != nil {
+		return err
+	}
+	_, err = s.k.cfg.Client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("labels of the node: %w", err)
+	}
+	return nil
+}

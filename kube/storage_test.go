@@ -1,0 +1,200 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/sublet-dev/agent/internal/csiname"
+	"github.com/sublet-dev/agent/podspec"
+)
+
+func newStorage(t *testing.T, cfg StorageConfig, existing ...runtime.Object) (*Storage, *fake.Clientset) {
+	t.Helper()
+	client := fake.NewClientset(existing...)
+	k, err := New(Config{Client: client, NodeName: "n"})
+	require.NoError(t, err)
+	return k.Storage(cfg), client
+}
+
+func TestStorage_Objects(t *testing.T) {
+	s, client := newStorage(t, StorageConfig{},
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}},
+		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}},
+		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "csi.example"}})
+	c, err := s.Claim(t.Context(), "ns", "c")
+	require.NoError(t, err)
+	assert.Equal(t, "c", c.Name)
+	v, err := s.PersistentVolume(t.Context(), "pv")
+	require.NoError(t, err)
+	assert.Equal(t, "pv", v.Name)
+	_, err = s.Claim(t.Context(), "other", "c")
+	require.ErrorIs(t, err, podspec.ErrObjectNotFound)
+	_, err = s.PersistentVolume(t.Context(), "other")
+	require.ErrorIs(t, err, podspec.ErrObjectNotFound)
+	_, err = s.CSIDriver(t.Context(), "other")
+	require.ErrorIs(t, err, podspec.ErrObjectNotFound)
+
+	synctest.Test(t, func(t *testing.T) {
+		_, err := s.CSIDriver(t.Context(), "csi.example")
+		require.NoError(t, err)
+		client.PrependReactor("get", "csidrivers", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("no answer")
+		})
+		time.Sleep(2 * csiDriverAge)
+		d, err := s.CSIDriver(t.Context(), "csi.example")
+		require.NoError(t, err, "the last answer counts")
+		assert.Equal(t, "csi.example", d.Name)
+		_, err = s.CSIDriver(t.Context(), "other")
+		require.EqualError(t, err, "no answer")
+	})
+}
+
+// A volume is staged only after it was attached, and after the node was recorded to use it.
+func TestStorage_Attached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		unique := csiname.Unique("d", "h")
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+		s, client := newStorage(t, StorageConfig{}, node)
+		type answer struct {
+			context map[string]string
+			err     error
+		}
+		done := make(chan answer, 1)
+		go func() {
+			c, err := s.Attached(t.Context(), "d", "h")
+			done <- answer{c, err}
+		}()
+		step := func(want string) {
+			t.Helper()
+			time.Sleep(3 * attachPollPeriod)
+			select {
+			case a := <-done:
+				t.Fatal(a)
+			default:
+			}
+			_, err := s.attached(t.Context(), "d", "h")
+			require.ErrorContains(t, err, want)
+		}
+		step("get VolumeAttachment csi-")
+		a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: csiname.Attachment("d", "h", "n")}}
+		attachments := client.StorageV1().VolumeAttachments()
+		_, err := attachments.Create(t.Context(), a, metav1.CreateOptions{})
+		require.NoError(t, err)
+		step("is not attached yet")
+		a.Status.AttachError = &storagev1.VolumeError{Message: "no slot"}
+		_, err = attachments.Update(t.Context(), a, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		step("attach volume to the node: no slot")
+		a.Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "/dev/x"}}
+		_, err = attachments.Update(t.Context(), a, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		step("not in the volumesInUse of the node yet")
+		node.Status.VolumesInUse = []corev1.UniqueVolumeName{unique}
+		_, err = client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		step("not in the volumesAttached of the node yet")
+		node.Status.VolumesAttached = []corev1.AttachedVolume{{Name: unique}}
+		_, err = client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		got := <-done
+		require.NoError(t, got.err)
+		assert.Equal(t, map[string]string{"device": "/dev/x"}, got.context)
+
+		now := metav1.Now()
+		a.DeletionTimestamp, a.Finalizers = &now, []string{"x"}
+		_, err = attachments.Update(t.Context(), a, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		began := time.Now()
+		_, err = s.Attached(t.Context(), "d", "h")
+		require.ErrorContains(t, err, "is being deleted")
+		assert.Equal(t, attachTimeout, time.Since(began))
+	})
+}
+
+func TestStorage_Expanded(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}, Status: corev1.PersistentVolumeClaimStatus{
+		Capacity:   corev1.ResourceList{"storage": resource.MustParse("1Gi")},
+		Conditions: []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimFileSystemResizePending}, {Type: "Mine"}},
+	}}
+	s, client := newStorage(t, StorageConfig{}, claim)
+	v := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{Capacity: corev1.ResourceList{"storage": resource.MustParse("2Gi")}}}
+	require.NoError(t, s.Expanded(t.Context(), claim, v))
+	got, err := client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "c", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, "2Gi", got.Status.Capacity.Storage().String())
+	require.Len(t, got.Status.Conditions, 1)
+	assert.Equal(t, corev1.PersistentVolumeClaimConditionType("Mine"), got.Status.Conditions[0].Type)
+}
+
+// The CSINode has the drivers of the node, and the Node their topology and ids.
+func TestStorage_WritesCSINode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, client := newStorage(t, StorageConfig{Topology: func() map[string]string { return map[string]string{"rack.example/id": "7"} }},
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		get := func() *storagev1.CSINode {
+			t.Helper()
+			time.Sleep(2 * csiNodeRetry)
+			n, err := client.StorageV1().CSINodes().Get(ctx, "n", metav1.GetOptions{})
+			require.NoError(t, err)
+			return n
+		}
+		n := get()
+		assert.Empty(t, n.Spec.Drivers)
+		assert.Equal(t, "Node n u", n.OwnerReferences[0].Kind+" "+n.OwnerReferences[0].Name+" "+string(n.OwnerReferences[0].UID))
+		one := storagev1.CSINodeDriver{Name: "one", NodeID: "id-1"}
+		s.SetDrivers([]storagev1.CSINodeDriver{one})
+		assert.Equal(t, []storagev1.CSINodeDriver{one}, get().Spec.Drivers)
+		node, err := client.CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, "7", node.Labels["rack.example/id"])
+		assert.JSONEq(t, `{"one":"id-1"}`, node.Annotations[nodeIDAnnotation])
+
+		client.ClearActions()
+		s.SetDrivers([]storagev1.CSINodeDriver{one})
+		get()
+		for _, action := range client.Actions() {
+			assert.Equal(t, "get", action.GetVerb(), "nothing has changed")
+		}
+		fail := true
+		client.PrependReactor("update", "csinodes", func(k8stesting.Action) (bool, runtime.Object, error) {
+			defer func() { fail = false }()
+			return fail, nil, errors.New("conflict")
+		})
+		one.NodeID = "id-2"
+		s.SetDrivers([]storagev1.CSINodeDriver{one})
+		assert.Equal(t, []storagev1.CSINodeDriver{one}, get().Spec.Drivers, "it is tried again")
+		s.SetDrivers(nil)
+		assert.Empty(t, get().Spec.Drivers)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+// Drivers that a previous process has registered stay until one registers.
+func TestStorage_KeepsDriversUntilOneRegisters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := storagev1.CSINodeDriver{Name: "old", NodeID: "id"}
+		s, client := newStorage(t, StorageConfig{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}},
+			&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{old}}})
+		require.NoError(t, s.write(t.Context()))
+		n, err := client.StorageV1().CSINodes().Get(t.Context(), "n", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, []storagev1.CSINodeDriver{old}, n.Spec.Drivers)
+	})
+}
