@@ -98,7 +98,9 @@ func (m *Manager) load() error {
 			m.cfg.Logger.Error("record of a volume is unusable", logattr.PodUID(f.uid), logattr.Err(f.err))
 			continue
 		}
-		m.state(f.id).users[f.uid] = &user{entry: f.entry, published: f.entry.Boot != "" && f.entry.Boot == m.boot}
+		s := m.state(f.id)
+		s.expanded = max(s.expanded, f.entry.size())
+		s.users[f.uid] = &user{entry: f.entry, published: f.entry.Boot != "" && f.entry.Boot == m.boot}
 	}
 	m.loaded = true
 	return nil

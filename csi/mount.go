@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -90,13 +91,18 @@ func (m *Manager) mount(ctx context.Context, o *operation) error {
 	if err := m.expand(ctx, o, true); err != nil {
 		return err
 	}
-	o.entry.Boot = m.boot
+	return m.completeRecord(o)
+}
+
+// completeRecord records that a volume is mounted for a pod, and how large it is.
+func (m *Manager) completeRecord(o *operation) error {
+	o.entry.Boot, o.entry.Size = m.boot, strconv.FormatInt(o.state.expanded, 10)
 	if err := writeRecord(m.paths.record(o.uid, &o.id), o.entry); err != nil {
 		return err
 	}
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	o.state.users[o.uid].entry, o.state.users[o.uid].published = o.entry, m.boot != ""
-	m.mu.Unlock()
 	return nil
 }
 
@@ -194,12 +200,12 @@ func (m *Manager) publish(ctx context.Context, o *operation) error {
 	if err != nil {
 		return err
 	}
-	volumeContext, secrets, err := o.context(ctx, secrets)
+	volumeContext, secrets, hidden, err := o.context(ctx, secrets)
 	if err != nil {
 		return err
 	}
 	defer m.warnSlow(o.v.Pod, o.v.Volume.Name, o.id.driver, "NodePublishVolume")()
-	_, err = call(ctx, o.client, "NodePublishVolume", secrets, o.client.node.NodePublishVolume, &spec.NodePublishVolumeRequest{
+	_, err = call(ctx, o.client, "NodePublishVolume", hidden, o.client.node.NodePublishVolume, &spec.NodePublishVolumeRequest{
 		VolumeId: o.id.handle, PublishContext: o.publishContext, StagingTargetPath: o.stagingPath, TargetPath: target,
 		VolumeCapability: o.capability(), Readonly: o.v.ReadOnly || o.readOnly, Secrets: secrets, VolumeContext: volumeContext,
 	})
@@ -233,7 +239,14 @@ func (m *Manager) update(ctx context.Context, o *operation) error {
 		errs = append(errs, m.publish(ctx, o))
 	}
 	if larger {
-		errs = append(errs, m.expand(ctx, o, false))
+		err := m.expand(ctx, o, false)
+		if err == nil {
+			m.mu.Lock()
+			o.entry = o.state.users[o.uid].entry
+			m.mu.Unlock()
+			err = m.completeRecord(o)
+		}
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		m.cfg.Logger.Warn("volume not updated", logattr.PodUID(o.uid), slog.String("volume", o.id.name), logattr.Err(err))

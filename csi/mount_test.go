@@ -2,6 +2,8 @@ package csi
 
 import (
 	"context"
+	"encoding/base64"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -270,4 +272,61 @@ func TestMount_Republishes(t *testing.T) {
 	e.mounted(v)
 	e.serve()
 	e.unmounted(v.Pod)
+}
+
+// fakeTokens gives tokens of service accounts.
+type fakeTokens struct {
+	*testEnv
+	token string
+}
+
+func (f fakeTokens) ServiceAccountToken(_ context.Context, _ *corev1.Pod, p *corev1.ServiceAccountTokenProjection) ([]byte, error) {
+	if p.Audience == "none" {
+		return nil, errors.New("no answer")
+	}
+	return []byte(f.token), nil
+}
+
+// A driver gets the tokens that its CSIDriver requests, where it wants them, and they occur in
+// no error.
+func TestMount_Tokens(t *testing.T) {
+	e := newEnv(t, nil)
+	jwt := "h." + base64.RawURLEncoding.EncodeToString([]byte(`{"exp": 1700000000}`)) + ".s3cret"
+	want := `{"vault":{"token":"` + jwt + `","expirationTimestamp":"2023-11-14T22:13:20Z"}}`
+	e.csi = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{Audience: "vault"}}}}
+	v := e.volumeOf(newPod("1"), "v")
+	_, err := e.Mount(t.Context(), v)
+	require.ErrorContains(t, err, "wants tokens of service accounts, which need an API server")
+	v.Objects = fakeTokens{e, jwt}
+	e.driver.SetBefore(func(_ context.Context, method string, request any) error {
+		if r, ok := request.(*spec.NodePublishVolumeRequest); ok && method == "NodePublishVolume" {
+			return status.Error(codes.Internal, "got "+r.GetVolumeContext()[tokensKey])
+		}
+		return nil
+	})
+	_, err = e.Mount(t.Context(), v)
+	require.ErrorContains(t, err, `got {"vault":{"token":"***"`)
+	e.driver.SetBefore(nil)
+	e.driver.TakeCalls()
+	e.mounted(v)
+	request := func() *spec.NodePublishVolumeRequest {
+		t.Helper()
+		r, ok := e.driver.Calls("NodePublishVolume")[0].Request.(*spec.NodePublishVolumeRequest)
+		require.True(t, ok)
+		return r
+	}
+	assert.JSONEq(t, want, request().GetVolumeContext()[tokensKey])
+	e.unmounted(v.Pod)
+	e.driver.TakeCalls()
+	yes := true
+	e.csi.Spec.ServiceAccountTokenInSecrets = &yes
+	e.mounted(v)
+	assert.JSONEq(t, want, request().GetSecrets()[tokensKey])
+	assert.NotContains(t, request().GetVolumeContext(), tokensKey)
+	e.unmounted(v.Pod)
+	e.csi.Spec.TokenRequests[0].Audience = "none"
+	_, err = e.Mount(t.Context(), v)
+	require.ErrorContains(t, err, "token for CSI driver csitest.example: no answer")
+	e.unmounted(v.Pod)
+	e.requireNothingLeft()
 }

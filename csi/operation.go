@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -204,8 +205,8 @@ func (o *operation) secrets(ctx context.Context, ref *corev1.SecretReference) (m
 }
 
 // context returns the volume context for publishing, with what the CSIDriver wants to know
-// about the pod, and the secrets.
-func (o *operation) context(ctx context.Context, secrets map[string]string) (volumeContext, allSecrets map[string]string, err error) {
+// about the pod, and the secrets. hidden are the values that no message may have.
+func (o *operation) context(ctx context.Context, secrets map[string]string) (volumeContext, allSecrets, hidden map[string]string, err error) {
 	volumeContext = maps.Clone(o.source.VolumeAttributes)
 	if volumeContext == nil {
 		volumeContext = map[string]string{}
@@ -218,20 +219,27 @@ func (o *operation) context(ctx context.Context, secrets map[string]string) (vol
 		})
 	}
 	if len(o.driver.Spec.TokenRequests) == 0 {
-		return volumeContext, secrets, nil
+		return volumeContext, secrets, secrets, nil
 	}
 	tokens, err := o.tokens(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
+	hidden = map[string]string{}
+	maps.Copy(hidden, secrets)
+	text := make(map[string]string, 1)
+	for audience, t := range tokens {
+		hidden["token for "+audience] = t.Token
+	}
+	data, err := json.Marshal(tokens)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	text[tokensKey] = string(data)
 	if in := o.driver.Spec.ServiceAccountTokenInSecrets; in != nil && *in {
-		secrets = maps.Clone(secrets)
-		if secrets == nil {
-			secrets = map[string]string{}
-		}
-		secrets[tokensKey] = tokens
-	} else {
-		volumeContext[tokensKey] = tokens
+		maps.Copy(text, secrets)
+		return volumeContext, text, hidden, nil
 	}
-	return volumeContext, secrets, nil
+	maps.Copy(volumeContext, text)
+	return volumeContext, secrets, hidden, nil
 }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -99,12 +100,23 @@ type record struct {
 	Boot string `json:"sublet.dev/boot,omitempty"`
 	// Attachable is "true" for a volume that an attacher detaches.
 	Attachable string `json:"sublet.dev/attachable,omitempty"`
+	// Size is the size in bytes that the driver last got.
+	Size string `json:"sublet.dev/size,omitempty"`
 	// OnePod is "true" for a volume that no other pod may use meanwhile.
 	OnePod string `json:"sublet.dev/onePod,omitempty"`
 }
 
 func (r *record) id(block bool) volumeID {
 	return volumeID{driver: r.Driver, handle: r.Handle, name: r.Name, block: block}
+}
+
+// size is Size as a number, 0 if there is none.
+func (r *record) size() int64 {
+	n, err := strconv.ParseInt(r.Size, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 func readRecord(path string) (record, error) {

@@ -29,9 +29,27 @@ func TestLoad_AdoptsMountedVolumes(t *testing.T) {
 	e.driver.TakeCalls()
 	other := e.volumeOf(newPod("2"), "v")
 	e.mounted(other)
-	assert.Equal(t, []string{"NodePublishVolume", "NodeExpandVolume"}, e.methods(), "it is staged")
+	assert.Equal(t, []string{"NodePublishVolume"}, e.methods(), "it is staged")
+	assert.Empty(t, e.recorded("FileSystemResizeSuccessful"))
 	e.unmounted(v.Pod)
 	e.unmounted(other.Pod)
+	e.requireNothingLeft()
+}
+
+// Two PersistentVolumes with one handle share what is staged.
+func TestUnmount_SharedHandles(t *testing.T) {
+	e := newEnv(t, nil)
+	one, two := e.volumeOf(newPod("1"), "v"), e.volumeOf(newPod("1"), "v")
+	two.PersistentVolume.Name = "pv-other"
+	e.mounted(one)
+	path := e.mounted(two)
+	require.NoError(t, os.WriteFile(path+"/file", nil, 0o600))
+	e.driver.TakeCalls()
+	require.NoError(t, e.unmount(t.Context(), "1", volumeID{csitest.Name, "v", "pv-v", false}))
+	assert.Equal(t, []string{"NodeUnpublishVolume"}, e.methods())
+	require.NoError(t, e.unstageOrphan(t.Context(), volumeID{csitest.Name, "v", "pv-v", false}))
+	assert.FileExists(t, path+"/file")
+	e.unmounted(one.Pod)
 	e.requireNothingLeft()
 }
 
@@ -45,7 +63,7 @@ func TestLoad_MountsAfterAReboot(t *testing.T) {
 	e.register()
 	e.driver.TakeCalls()
 	e.mounted(v)
-	assert.Equal(t, []string{"NodeStageVolume", "NodePublishVolume", "NodeExpandVolume"}, e.methods())
+	assert.Equal(t, []string{"NodeStageVolume", "NodePublishVolume"}, e.methods())
 	e.unmounted(v.Pod)
 	e.requireNothingLeft()
 }

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/sublet-dev/agent/podspec"
 )
 
 // tokensKey is where a driver finds the tokens of a pod's service account.
@@ -23,26 +21,30 @@ type token struct {
 	Expiration time.Time `json:"expirationTimestamp"`
 }
 
-// tokens returns the tokens that the CSIDriver requests, by audience, as JSON.
-func (o *operation) tokens(ctx context.Context) (string, error) {
-	server, ok := o.v.Objects.(podspec.Projections)
+// tokenSource is the part of podspec.Projections that is needed here.
+type tokenSource interface {
+	ServiceAccountToken(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) ([]byte, error)
+}
+
+// tokens returns the tokens that the CSIDriver requests, by audience.
+func (o *operation) tokens(ctx context.Context) (map[string]token, error) {
+	server, ok := o.v.Objects.(tokenSource)
 	if !ok {
-		return "", fmt.Errorf("CSI driver %s wants tokens of service accounts, which need an API server", o.id.driver)
+		return nil, fmt.Errorf("CSI driver %s wants tokens of service accounts, which need an API server", o.id.driver)
 	}
 	all := map[string]token{}
 	for _, r := range o.driver.Spec.TokenRequests {
 		text, err := server.ServiceAccountToken(ctx, o.v.Pod, &corev1.ServiceAccountTokenProjection{Audience: r.Audience, ExpirationSeconds: r.ExpirationSeconds})
 		if err != nil {
-			return "", fmt.Errorf("token for CSI driver %s: %w", o.id.driver, err)
+			return nil, fmt.Errorf("token for CSI driver %s: %w", o.id.driver, err)
 		}
 		expiration, err := expirationOf(string(text))
 		if err != nil {
-			return "", fmt.Errorf("token for CSI driver %s: %w", o.id.driver, err)
+			return nil, fmt.Errorf("token for CSI driver %s: %w", o.id.driver, err)
 		}
 		all[r.Audience] = token{string(text), expiration}
 	}
-	data, err := json.Marshal(all)
-	return string(data), err
+	return all, nil
 }
 
 // expirationOf reads when a JWT expires. The error does not contain the token.

@@ -52,7 +52,7 @@ func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error
 	}
 	defer release()
 	m.mu.Lock()
-	u, others := s.users[uid], len(s.users)-1
+	u, shared := s.users[uid], m.isUsed(&id, uid)
 	m.mu.Unlock()
 	if u == nil {
 		return nil // by another call
@@ -65,7 +65,7 @@ func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error
 	if err := m.unpublish(ctx, c, uid, &id); err != nil {
 		return err
 	}
-	if others == 0 {
+	if !shared {
 		if err := m.unstage(ctx, c, s); err != nil {
 			return err
 		}
@@ -77,6 +77,22 @@ func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error
 	delete(s.users, uid)
 	m.mu.Unlock()
 	return nil
+}
+
+// isUsed reports whether a pod besides the given one has what is staged for a volume, also by
+// another PersistentVolume with the same handle. m.mu must be held.
+func (m *Manager) isUsed(id *volumeID, besides types.UID) bool {
+	for other, s := range m.volumes {
+		if other.driver != id.driver || other.handle != id.handle || other.block != id.block || id.block && other.name != id.name {
+			continue
+		}
+		for uid := range s.users {
+			if uid != besides || other.name != id.name {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // unpublish takes a volume from a pod.
@@ -133,6 +149,9 @@ func (m *Manager) unstage(ctx context.Context, c *client, s *volumeState) error 
 func (m *Manager) removeRecord(ctx context.Context, uid types.UID, id *volumeID) error {
 	if !id.block {
 		dir := m.paths.files(uid, id.name)
+		if err := mounts.Remove(ctx, dir, "mount"); err != nil { // mounted meanwhile
+			return err
+		}
 		if err := mounts.Remove(ctx, filepath.Dir(dir), id.name); err != nil {
 			return err
 		}
@@ -179,7 +198,7 @@ func (m *Manager) removeDamaged(ctx context.Context, uid types.UID) error {
 func (m *Manager) unstageOrphan(ctx context.Context, id volumeID) error {
 	m.mu.Lock()
 	s := m.volumes[id]
-	isOrphan := s != nil && len(s.users) == 0 && s.refs == 0 && s.recorded
+	isOrphan := s != nil && s.refs == 0 && s.recorded && !m.isUsed(&id, "")
 	m.mu.Unlock()
 	if !isOrphan {
 		return nil
@@ -190,10 +209,10 @@ func (m *Manager) unstageOrphan(ctx context.Context, id volumeID) error {
 	}
 	defer release()
 	m.mu.Lock()
-	users := len(s.users)
+	used := m.isUsed(&id, "")
 	m.mu.Unlock()
 	c, err := m.client(id.driver)
-	if users > 0 || err != nil {
+	if used || err != nil {
 		return nil // its driver will register
 	}
 	if err := m.unstage(ctx, c, s); err != nil {

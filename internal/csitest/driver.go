@@ -106,7 +106,7 @@ func (d *Driver) Serve(endpoint, registry string) (stop func(leave bool), err er
 			stop(false)
 			return nil, err
 		}
-		s := grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
+		s := grpc.NewServer(grpc.UnaryInterceptor(d.intercept), grpc.WaitForHandlers(true))
 		if path == endpoint {
 			spec.RegisterIdentityServer(s, d)
 			spec.RegisterControllerServer(s, d)
