@@ -14,7 +14,7 @@ func areas() []area {
 		{"pods", slices.Concat(sandboxCases(), podFieldCases())},
 		{"network", networkCases()},
 		{"containers", slices.Concat(createCases(), startCases(), endCases())},
-		{"isolation", isolationCases()},
+		{"isolation", slices.Concat(isolationCases(), confinementCases(), limitCases(), volumeCases())},
 		{"stopping", stopCases()},
 		{"lists", slices.Concat(listCases(), streamFilterCases())},
 		{"commands", slices.Concat(execCases(), streamCases(), sessionCases())},

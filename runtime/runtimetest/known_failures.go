@@ -42,6 +42,7 @@ func knownRuntimes() []knownRuntime {
 				"stopping a container that is not there is no error": "StopContainer of an unknown id is NotFound",
 				"a container reports its user":                       "user came with CRI 1.31",
 				"a container reports the user that it was given":     "user came with CRI 1.31",
+				"an image can be mounted":                            "mounts of images came with containerd 2.1",
 				"a container reports its stop signal":                "stop_signal came with CRI 1.33",
 				"a container carries its image's id":                 "image_id came with CRI 1.29",
 				"the stop signal of the container is used":           "stop_signal came with CRI 1.33",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
@@ -52,19 +53,40 @@ func (m mutant) suite(t *testing.T) *suite {
 	direct, err := rt.Dial()
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = direct.Close() })
+	s.cc = m.proxied(t, direct)
+	require.NoError(t, s.getImages(t.Context()))
+	return s
+}
+
+// suiteOf is suite with a mutation of responses.
+func (m mutant) suiteOf(t *testing.T, response func(string, proto.Message)) *suite {
+	m.response = response
+	return m.suite(t)
+}
+
+// proxied returns a connection through the proxy that makes the defect.
+func (m mutant) proxied(t testing.TB, to grpc.ClientConnInterface) *grpc.ClientConn {
 	var rules []Rule
 	if m.response != nil {
 		rules = append(rules, Rule{Fault: Corrupt, Mutate: m.response})
 	}
-	p, err := NewProxy(mutantConn{direct, m}, 1, rules...)
+	p, err := NewProxy(mutantConn{to, m}, 1, rules...)
 	require.NoError(t, err)
 	t.Cleanup(p.Close)
 	cc, err := p.Dial()
 	require.NoError(t, err)
-	s.cc = cc.ClientConn
-	t.Cleanup(func() { _ = s.cc.Close() })
-	require.NoError(t, s.getImages(t.Context()))
-	return s
+	t.Cleanup(func() { _ = cc.Close() })
+	return cc.ClientConn
+}
+
+// find returns a case by its name.
+func find(name string) (testCase, bool) {
+	all := cases()
+	i := slices.IndexFunc(all, func(tc testCase) bool { return tc.name == name })
+	if i < 0 {
+		return testCase{}, false
+	}
+	return all[i], true
 }
 
 func (m mutant) newExecutor() (executor embedded.Executor) {

@@ -50,10 +50,8 @@ func TestRuntime_FindsDefects(t *testing.T) {
 				t.Skip("needs root: mounts are made in namespaces")
 			}
 			t.Parallel()
-			i := slices.IndexFunc(cases(), func(tc testCase) bool { return tc.name == m.caseName })
-			require.GreaterOrEqual(t, i, 0, "case not found")
-			tc := cases()[i]
-
+			tc, ok := find(m.caseName)
+			require.True(t, ok, "case not found")
 			c := m.run(t, tc)
 			require.Empty(t, c.skip)
 			require.NotEmpty(t, c.failures, "the suite does not find the defect")
