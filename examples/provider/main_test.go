@@ -54,6 +54,9 @@ spec: {containers: [{name: c, image: timer, args: ["1h"]}]}
 		return node != nil && strings.HasPrefix(node.Status.NodeInfo.ContainerRuntimeVersion, "timers://") && has("web", corev1.PodRunning) &&
 			has("job", corev1.PodSucceeded) && has("invalid", corev1.PodFailed) && has("static-node-1", corev1.PodRunning)
 	}, 2*time.Minute, 50*time.Millisecond)
+	ended := fake.Pod("default", "job").Status.ContainerStatuses[0].State.Terminated
+	require.Equal(t, "Completed", ended.Reason, "kubectl shows it")
+	require.False(t, ended.StartedAt.IsZero() || ended.FinishedAt.IsZero())
 	cancel()
 	require.NoError(t, <-done)
 }

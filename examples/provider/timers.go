@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -26,9 +29,11 @@ func (t *timers) CreatePod(_ context.Context, pod *corev1.Pod) error {
 	if err != nil {
 		return fmt.Errorf("a timer needs a duration: %w: %w", runtime.ErrInvalid, err)
 	}
-	t.set(pod, corev1.PodRunning, corev1.ContainerStatus{Name: c.Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+	start := metav1.Now()
+	t.set(pod, corev1.PodRunning, corev1.ContainerStatus{Name: c.Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: start}}})
 	time.AfterFunc(d, func() {
-		t.set(pod, corev1.PodSucceeded, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}})
+		ended := &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: start, FinishedAt: metav1.Now()}
+		t.set(pod, corev1.PodSucceeded, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{Terminated: ended}})
 	})
 	return nil
 }
@@ -37,11 +42,9 @@ func (t *timers) CreatePod(_ context.Context, pod *corev1.Pod) error {
 func (t *timers) set(pod *corev1.Pod, phase corev1.PodPhase, c corev1.ContainerStatus) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	key := pod.Namespace + "/" + pod.Name
-	if known := t.pods[key]; c.Ready || known != nil && known.UID == pod.UID {
-		pod = pod.DeepCopy() // the previous one was passed on
-		pod.Status = corev1.PodStatus{Phase: phase, ContainerStatuses: []corev1.ContainerStatus{c}}
-		t.pods[key] = pod
+	if key := pod.Namespace + "/" + pod.Name; c.Ready || t.pods[key] != nil && t.pods[key].UID == pod.UID {
+		t.pods[key] = pod.DeepCopy() // the previous one was passed on
+		t.pods[key].Status = corev1.PodStatus{Phase: phase, ContainerStatuses: []corev1.ContainerStatus{c}}
 	}
 }
 
@@ -54,13 +57,10 @@ func (t *timers) DeletePod(_ context.Context, pod *corev1.Pod) error {
 }
 
 // GetPods implements provider.Provider.
-func (t *timers) GetPods(context.Context) (pods []*corev1.Pod, err error) {
+func (t *timers) GetPods(context.Context) ([]*corev1.Pod, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, pod := range t.pods {
-		pods = append(pods, pod)
-	}
-	return pods, nil
+	return slices.Collect(maps.Values(t.pods)), nil
 }
 
 // GetContainerLogs implements provider.LogReader.
