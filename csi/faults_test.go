@@ -19,7 +19,7 @@ import (
 	"github.com/sublet-dev/agent/volume"
 )
 
-// Secrets that a driver repeats occur in no error.
+// VD-6: secrets that a driver repeats occur in no error.
 func TestMount_HidesSecrets(t *testing.T) {
 	e := newEnv(t, nil)
 	e.objects = map[string]map[string][]byte{"ns/stage": {csitest.SecretKey: []byte("s3cret")}}
@@ -38,7 +38,7 @@ func TestMount_HidesSecrets(t *testing.T) {
 	e.requireNothingLeft()
 }
 
-// A driver that hangs makes its own pods wait, and an event says for whom.
+// VD-3: a driver that hangs makes its own pods wait, and an event says for whom.
 func TestMount_HungDrivers(t *testing.T) {
 	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.SlowCallAge = time.Millisecond })
 	hung := make(chan struct{})
@@ -99,7 +99,7 @@ func TestMount_BoundsCalls(t *testing.T) {
 	e.requireNothingLeft()
 }
 
-// What a driver says to have done is checked.
+// VD-3: what a driver says to have done is checked.
 func TestMount_LyingDrivers(t *testing.T) {
 	e := newEnv(t, nil)
 	v := e.volumeOf(newPod("1"), "v")

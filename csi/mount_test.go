@@ -21,7 +21,7 @@ import (
 	"github.com/sublet-dev/agent/volume"
 )
 
-// A volume is staged once, published for each pod, and unstaged with the last one.
+// VD-1: a volume is staged once, published for each pod, and unstaged with the last one.
 func TestMount_StagesOnceForAllPods(t *testing.T) {
 	e := newEnv(t, nil)
 	one, two := newPod("1"), newPod("2")
@@ -131,7 +131,7 @@ func TestMount_AccessModes(t *testing.T) {
 	}
 }
 
-// A volume with ReadWriteOncePod is for one pod, until it is unmounted, also after a restart.
+// VD-4: a volume with ReadWriteOncePod is for one pod, until it is unmounted, also after a restart.
 func TestMount_ReadWriteOncePod(t *testing.T) {
 	e := newEnv(t, nil)
 	one, two := e.volumeOf(newPod("1"), "v"), e.volumeOf(newPod("2"), "v")
@@ -224,7 +224,7 @@ func TestMount_FSGroup(t *testing.T) {
 	}
 }
 
-// A PersistentVolume that becomes larger is expanded under its pod.
+// VD-5: a PersistentVolume that becomes larger is expanded under its pod.
 func TestMount_Expands(t *testing.T) {
 	e := newEnv(t, nil)
 	pod := newPod("1")
@@ -287,7 +287,7 @@ func (f fakeTokens) ServiceAccountToken(_ context.Context, _ *corev1.Pod, p *cor
 	return []byte(f.token), nil
 }
 
-// A driver gets the tokens that its CSIDriver requests, where it wants them, and they occur in
+// VD-6: a driver gets the tokens that its CSIDriver requests, where it wants them, and they occur in
 // no error.
 func TestMount_Tokens(t *testing.T) {
 	e := newEnv(t, nil)

@@ -18,7 +18,7 @@ import (
 	"github.com/sublet-dev/agent/volume"
 )
 
-// After a restart of the agent a mounted volume is used as it is, without its driver.
+// VD-1: after a restart of the agent a mounted volume is used as it is, without its driver.
 func TestLoad_AdoptsMountedVolumes(t *testing.T) {
 	e := newEnv(t, nil)
 	v := e.volumeOf(newPod("1"), "v")
@@ -68,7 +68,7 @@ func TestLoad_MountsAfterAReboot(t *testing.T) {
 	e.requireNothingLeft()
 }
 
-// Whenever the agent is killed, Unmount by UID removes what there is.
+// VD-2: whenever the agent is killed, Unmount by UID removes what there is.
 func TestUnmount_AfterACrashAtAnyCall(t *testing.T) {
 	for _, method := range []string{"NodeStageVolume", "NodePublishVolume", "NodeExpandVolume", "NodeUnpublishVolume", "NodeUnstageVolume"} {
 		for _, done := range []bool{false, true} {
@@ -106,7 +106,7 @@ func TestUnmount_AfterACrashAtAnyCall(t *testing.T) {
 	}
 }
 
-// A volume that is staged for a pod that has vanished is unstaged, as soon as its driver is
+// VD-2: a volume that is staged for a pod that has vanished is unstaged, as soon as its driver is
 // there.
 func TestRun_UnstagesOrphans(t *testing.T) {
 	e := newEnv(t, nil)
@@ -231,6 +231,7 @@ func (c *fakeCluster) Expanded(_ context.Context, _ *corev1.PersistentVolumeClai
 	return nil
 }
 
+// VD-7: a volume that has to be attached is staged after that.
 func TestMount_WaitsForAttachments(t *testing.T) {
 	cluster := &fakeCluster{err: errors.New("volume attachment csi-1 is not attached")}
 	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.Attachments, cfg.Node = cluster, cluster })

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Twenty pods are made, expanded, moved and deleted, while calls fail before and after they
+// VD-2: twenty pods are made, expanded, moved and deleted, while calls fail before and after they
 // had their effect, and the agent is restarted in between. Nothing is left, and each volume
 // has what its pods have written.
 func TestMount_Storm(t *testing.T) {

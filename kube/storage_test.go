@@ -62,7 +62,7 @@ func TestStorage_Objects(t *testing.T) {
 	})
 }
 
-// A volume is staged only after it was attached, and after the node was recorded to use it.
+// VD-7: a volume is staged only after it was attached, and after the node was recorded to use it.
 func TestStorage_Attached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unique := csiname.Unique("d", "h")

@@ -18,7 +18,7 @@ import (
 	"github.com/sublet-dev/agent/internal/mounts"
 )
 
-// A container reads and writes a CSI volume, and keeps it while agent and driver are killed
+// VD-1, VD-2: a container reads and writes a CSI volume, and keeps it while agent and driver are killed
 // and started again. When its pod is removed no mount, directory or staged volume is left,
 // and the data is.
 func TestCSIOnContainerd(t *testing.T) {
