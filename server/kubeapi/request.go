@@ -33,14 +33,14 @@ func parsePath(p string) (path, bool) {
 	default:
 		return out, false
 	}
+	if slices.Contains(parts, "") {
+		return out, false
+	}
 	if parts[0] == "watch" && len(parts) > 1 {
 		out.isOldWatch, parts = true, parts[1:]
 	}
 	if parts[0] == "namespaces" && len(parts) > 2 {
 		out.namespace, parts = parts[1], parts[2:]
-	}
-	if slices.Contains(parts, "") {
-		return out, false
 	}
 	out.resource = parts[0]
 	if len(parts) > 1 {
@@ -89,9 +89,7 @@ func (r *request) verb() (string, error) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 		switch {
-		case r.path.isOldWatch, r.isTrue("watch") && !named:
-			return "watch", nil
-		case r.isTrue("watch"): // old clients watch one object so
+		case r.path.isOldWatch, r.isTrue("watch"): // of old clients also with a name, for one object
 			return "watch", nil
 		case named:
 			return "get", nil
