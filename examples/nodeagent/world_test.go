@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	soon        = 5 * time.Second  // what must not take long
+	soon        = 30 * time.Second // what takes long on a busy machine alone
 	longRunTime = 60 * time.Second // what takes as long as containerd and the machine do
 	tick        = 50 * time.Millisecond
 )
