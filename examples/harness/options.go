@@ -75,7 +75,7 @@ func (s *settings) define(flags *flag.FlagSet) {
 	flags.StringVar(&s.restart, "restart", "", "shell command that restarts the runtime and returns when it serves: also test that")
 	flags.StringVar(&s.logRoot, "log-root", "", "directory for logs and mounts that the runtime has at the same path (default: a temporary one)")
 	flags.IntVar(&s.largeListSize, "large-list-size", 20, "number of pods in the cases of large lists")
-	flags.StringVar(&s.without, "without", "", "what the runtime lacks, separated by commas: processes, isolation, limits")
+	flags.StringVar(&s.without, "without", "", "what the runtime lacks, separated by commas: processes, isolation, confinement, limits")
 	flags.StringVar(&s.knownFailures, "known-failures", "", "file with a line \"case: reason\" for each case that fails always")
 	flags.StringVar(&s.knownFlakes, "known-flakes", "", "file with a line \"case: reason\" for each case that fails at times")
 	flags.BoolVar(&s.knownRuntimes, "known-runtimes", true, "know the failures of released runtimes")
@@ -167,12 +167,13 @@ func (s *settings) options() ([]runtimetest.Option, error) {
 		}
 	}
 	without := map[string]func() runtimetest.Option{
-		"processes": runtimetest.WithoutProcesses, "isolation": runtimetest.WithoutIsolation, "limits": runtimetest.WithoutResourceLimits,
+		"processes": runtimetest.WithoutProcesses, "isolation": runtimetest.WithoutIsolation, "confinement": runtimetest.WithoutConfinement,
+		"limits": runtimetest.WithoutResourceLimits,
 	}
 	for _, name := range strings.FieldsFunc(s.without, func(r rune) bool { return r == ',' || r == ' ' }) {
 		option, ok := without[name]
 		if !ok {
-			errs = append(errs, fmt.Errorf("-without: invalid value %q; use processes, isolation, limits", name))
+			errs = append(errs, fmt.Errorf("-without: invalid value %q; use processes, isolation, confinement, limits", name))
 			continue
 		}
 		opts = append(opts, option())

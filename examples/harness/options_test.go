@@ -39,7 +39,7 @@ func TestParse(t *testing.T) {
 		"a variable is a flag":                          {nil, map[string]string{"CRI_ENDPOINT": "unix:///s", "CRI_SECOND_IMAGE": "b", "CRI_LARGE_LIST_SIZE": "7"}, 4, ""},
 		"an empty variable is none":                     {[]string{endpoint}, map[string]string{"CRI_IMAGE": "", "CRI_WITHOUT": ""}, 3, ""},
 		"an invalid variable is an error":               {[]string{endpoint}, map[string]string{"CRI_PARALLEL": "many"}, 0, `CRI_PARALLEL: invalid value "many"`},
-		"each missing ability is an option":             {[]string{endpoint, "-without=processes,limits, isolation"}, nil, 6, ""},
+		"each missing ability is an option":             {[]string{endpoint, "-without=processes,limits, isolation,confinement"}, nil, 7, ""},
 		"an ability that does not exist is an error":    {[]string{endpoint, "-without=limit"}, nil, 0, `-without: invalid value "limit"`},
 		"lists of known failures are read":              {[]string{endpoint, "-known-failures=" + list, "-known-flakes=" + list}, nil, 5, ""},
 		"a list that does not exist is an error":        {[]string{endpoint, "-known-failures=/no/such/file"}, nil, 0, "-known-failures: open /no/such/file"},

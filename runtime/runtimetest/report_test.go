@@ -65,6 +65,8 @@ Failures
 func TestReport_WriteJSONFollowsTheSchema(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, sampleReport().WriteJSON(&b))
+	assert.Contains(t, b.String(), "\n  \"runtime\": \"made-up\"", "people read it, too")
+	assert.Contains(t, b.String(), "state is <ready>")
 	var document any
 	require.NoError(t, json.Unmarshal(b.Bytes(), &document))
 	schema := readSchema(t)
@@ -74,8 +76,9 @@ func TestReport_WriteJSONFollowsTheSchema(t *testing.T) {
 	assert.Equal(t, sampleReport(), read)
 
 	for text, want := range map[string]string{"": "EOF", "{}": "no cases", `{"cases": [], "other": 1}`: "unknown field"} {
-		_, err := ReadReport(strings.NewReader(text))
+		r, err := ReadReport(strings.NewReader(text))
 		assert.ErrorContains(t, err, want)
+		assert.Equal(t, Report{}, r)
 	}
 	for field, value := range map[string]any{"runtime": 1, "cases": []any{map[string]any{"name": "a"}}, "seconds": "1", "more": true} {
 		document.(map[string]any)[field] = value
@@ -110,6 +113,46 @@ func TestReport_WriteJUnitIsWhatServersRead(t *testing.T) {
 	require.NotNil(t, lists.Cases[0].Skipped)
 	assert.Equal(t, junitMessage{Message: "known failure: it has a limit", Text: "one is missing"}, *lists.Cases[0].Skipped)
 	assert.Equal(t, junitMessage{Message: "needs memory"}, *lists.Cases[1].Skipped)
+}
+
+// fullDisk fails after a number of bytes.
+type fullDisk int
+
+func (w *fullDisk) Write(p []byte) (int, error) {
+	if int(*w) < len(p) {
+		return 0, io.ErrShortWrite
+	}
+	*w -= fullDisk(len(p))
+	return len(p), nil
+}
+
+func TestReport_WritesReportErrors(t *testing.T) {
+	var complete bytes.Buffer
+	require.NoError(t, sampleReport().WriteJUnit(&complete))
+	assert.Contains(t, complete.String(), "\n  <testsuite name", "people read it, too")
+	for name, write := range map[string]func(io.Writer) error{
+		"text": sampleReport().WriteText, "JSON": sampleReport().WriteJSON, "JUnit": sampleReport().WriteJUnit,
+	} {
+		rooms := []fullDisk{0, 50}
+		if name == "JUnit" {
+			rooms = append(rooms, fullDisk(complete.Len()-1))
+		}
+		for _, room := range rooms {
+			assert.ErrorIs(t, write(&room), io.ErrShortWrite, name)
+		}
+	}
+}
+
+func TestReport_WriteTextNamesOnlyWhatThereIs(t *testing.T) {
+	r := sampleReport()
+	r.Cases = r.Cases[:1]
+	r.Cases[0].Name = "a\ttab"
+	var b bytes.Buffer
+	require.NoError(t, r.WriteText(&b))
+	for _, heading := range []string{"Skipped", "Deviations", "Failures"} {
+		assert.NotContains(t, b.String(), heading)
+	}
+	assert.Equal(t, "a\ttab\n�", printable("a\ttab\n\x00"))
 }
 
 func TestAreas_HaveEachCase(t *testing.T) {

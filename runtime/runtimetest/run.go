@@ -73,11 +73,12 @@ func Run(ctx context.Context, cc *grpc.ClientConn, opts ...Option) (Report, erro
 
 // begin prepares the runtime, which must respond.
 func (s *suite) begin(ctx context.Context) error {
+	start := time.Now()
 	v, err := v1.NewRuntimeServiceClient(s.cc).Version(ctx, &v1.VersionRequest{})
 	if err != nil {
 		return fmt.Errorf("get the version of the runtime: %w", err)
 	}
-	s.report = Report{Runtime: v.GetRuntimeName(), Version: v.GetRuntimeVersion(), StartTime: time.Now()}
+	s.report = Report{Runtime: v.GetRuntimeName(), Version: v.GetRuntimeVersion(), StartTime: start}
 	s.addKnownRuntime(v)
 	names := Cases()
 	var errs []error

@@ -3,6 +3,7 @@ package runtimetest
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -82,6 +84,70 @@ func TestRun_ReportsEachResult(t *testing.T) {
 	})
 }
 
+func TestRun_ReportsCasesInTheirOrderWithTheirTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ended []string
+		r, err := Run(t.Context(), simulatedConn(t, Rule{Fault: Delay, RPC: "Version", Delay: time.Second}), only(versionCase, readinessCase),
+			OnCase(func(c CaseResult) { ended = append(ended, c.Name) }))
+		require.NoError(t, err)
+		require.Len(t, r.Cases, 2)
+		assert.Equal(t, []string{readinessCase, versionCase}, ended)
+		assert.Equal(t, []string{versionCase, readinessCase}, []string{r.Cases[0].Name, r.Cases[1].Name})
+		assert.InDelta(t, 1, r.Cases[0].Seconds, 0.01)
+		assert.InDelta(t, 2, r.Seconds, 0.01, "the version is asked for at first, too")
+	})
+}
+
+func TestRun_SkipsWhatIsNotImplemented(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := Run(t.Context(), simulatedConn(t, Rule{Fault: Fail, RPC: "RuntimeConfig", Code: codes.Unimplemented}), only("reports its cgroup driver"))
+		require.NoError(t, err)
+		require.Len(t, r.Cases, 1)
+		assert.Equal(t, Skipped, r.Cases[0].Result)
+		assert.Equal(t, r.Cases[0].Reason, r.Cases[0].String())
+		assert.Contains(t, r.Cases[0].Reason, "not implemented")
+	})
+}
+
+// The embedded runtime has none of the failures of the runtime whose name it takes.
+func TestRun_KnowsTheFailuresOfReleasedRuntimes(t *testing.T) {
+	const name = "a list can be asked for one image"
+	rename := Rule{Fault: Corrupt, RPC: "Version", Mutate: func(_ string, resp proto.Message) { resp.(*v1.VersionResponse).RuntimeName = "containerd" }}
+	for _, isKnown := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			opts := []Option{only(name)}
+			if isKnown {
+				opts = append(opts, KnownRuntimes())
+			}
+			r, err := Run(t.Context(), simulatedConn(t, rename), opts...)
+			require.NoError(t, err)
+			require.Len(t, r.Cases, 1)
+			assert.Equal(t, isKnown, r.Cases[0].Result == Failed, r.Cases[0].String())
+		})
+	}
+}
+
+func TestRun_HasALogDirectoryOfItsOwn(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	var logs atomic.Value
+	edit := EditPod(func(pod *v1.PodSandboxConfig) { logs.Store(pod.GetLogDirectory()) })
+	_, err := Run(t.Context(), simulatedConn(t), only("a pod keeps its labels"), edit)
+	require.NoError(t, err)
+	path, _ := logs.Load().(string)
+	assert.True(t, strings.HasPrefix(path, dir+"/"), path)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+
+	t.Setenv("TMPDIR", "/no/such/directory")
+	r, err := Run(t.Context(), simulatedConn(t), only(versionCase))
+	assert.ErrorContains(t, err, "run the suite: ")
+	assert.Equal(t, Report{}, r)
+	_, err = Run(t.Context(), simulatedConn(t), only(versionCase), LogRoot(dir))
+	assert.NoError(t, err)
+}
+
 func TestRun_JudgesKnownFailures(t *testing.T) {
 	tests := map[string]struct {
 		rules   []Rule
@@ -121,8 +187,9 @@ func TestRun_SaysWhyItCannotRun(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				_, err := Run(t.Context(), simulatedConn(t, tc.rule), append(tc.options, only(versionCase))...)
+				r, err := Run(t.Context(), simulatedConn(t, tc.rule), append(tc.options, only(versionCase))...)
 				assert.ErrorContains(t, err, tc.want)
+				assert.Equal(t, Report{}, r)
 			})
 		})
 	}

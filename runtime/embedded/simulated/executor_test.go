@@ -61,3 +61,17 @@ func TestExecutor_RunsItsScript(t *testing.T) {
 		})
 	}
 }
+
+// The command of a container adds its traps to the script.
+func TestExecutor_TrapsOfTheCommandCount(t *testing.T) {
+	for command, want := range map[string]int32{
+		"trap '' TERM; sleep 1000": 137, "trap 'exit 3' TERM; sleep 1000": 3, "sleep 1000": 143,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t, Config{})
+			id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), func(c *v1.ContainerConfig) { c.Command = []string{"sh", "-c", command} })
+			g.Stop(t, id, 1)
+			assert.Equal(t, want, g.Inspect(t, id).GetExitCode(), command)
+		})
+	}
+}

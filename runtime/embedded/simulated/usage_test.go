@@ -76,3 +76,30 @@ func TestExecutor_ProcessorsFollowTheScript(t *testing.T) {
 		assert.Equal(t, uint64(2500*time.Millisecond), r.GetStats().GetCpu().GetUsageCoreNanoSeconds().GetValue())
 	})
 }
+
+func TestUsagePoints_AreInterpolated(t *testing.T) {
+	curve := []UsagePoint{{10 * time.Second, 100}, {20 * time.Second, 300}, {20 * time.Second, 50}}
+	for after, want := range map[time.Duration]uint64{
+		0: 100, 10 * time.Second: 100, 15 * time.Second: 200, 20 * time.Second: 50, time.Hour: 50,
+	} {
+		assert.Equal(t, want, at(curve, after), after)
+	}
+	assert.Zero(t, at(nil, time.Second))
+
+	for limit, want := range map[uint64]time.Duration{1: 10 * time.Second, 100: 10 * time.Second, 200: 15 * time.Second, 300: 20 * time.Second} {
+		got, ok := reaches(curve, limit)
+		assert.True(t, ok)
+		assert.Equal(t, want, got, limit)
+	}
+	_, ok := reaches(curve, 301)
+	assert.False(t, ok)
+}
+
+func TestParsePoints_RejectsInvalidOnes(t *testing.T) {
+	for _, value := range []string{"x", "1x=1", "0s=much", ""} {
+		_, err := parseCPU(value)
+		require.Error(t, err, value)
+		_, err = parseUsage(value)
+		require.Error(t, err, value)
+	}
+}
