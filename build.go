@@ -22,6 +22,7 @@ import (
 	"github.com/sublet-dev/agent/podcache"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtimestate"
@@ -126,8 +127,9 @@ func (c *Components) buildState() (err error) {
 	if c.saved, err = status.NewFileSink(c.path(statusesDirName)); err != nil {
 		return err
 	}
+	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
 	c.Sources, err = configured(c, podsource.New, podsource.Config{NodeName: c.NodeName, Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.Sources,
-		Unsupported: settings.Value[volume.Config](&c.options.Store).Supported(podspec.Unsupported)})
+		Unsupported: podsync.Supported(injectors.Injectors, settings.Value[volume.Config](&c.options.Store).Supported(podspec.Unsupported))})
 	return err
 }
 

@@ -218,13 +218,13 @@ func NewEviction(c *Components) (Eviction, error) {
 }
 
 func newPodManager(c *Components) (*syncloop.PodManager, error) {
+	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
 	if c.Node.UnsupportedFields == nil {
-		c.Node.UnsupportedFields = settings.Value[volume.Config](&c.options.Store).Supported(podspec.UnsupportedWith(c.Objects))
+		c.Node.UnsupportedFields = podsync.Supported(injectors.Injectors, settings.Value[volume.Config](&c.options.Store).Supported(podspec.UnsupportedWith(c.Objects)))
 		if runtime.RunsPods(c.Runtime) { // and rejects what it does not support
 			c.Node.UnsupportedFields = func(*corev1.Pod) field.ErrorList { return nil }
 		}
 	}
-	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
 	podsync.NotifyHealth(injectors.Injectors, func(uid types.UID) { c.PodWorkers.Requeue(uid, podworkers.RequeueNow) })
 	_, devices := podsync.ProvidedResources(c.Logger, injectors.Injectors)
 	fits, err := configured(c, admission.New, admission.Config{

@@ -46,6 +46,7 @@ var allowedImports = map[string][]string{
 	"stats":                      {"internal/diskusage", "internal/monotonic", "podspec", "runtime"},
 	"topology":                   {"internal/safe", "podspec"},
 	"cpumanager":                 {"internal/atomicfile", "internal/safe", "podspec", "runtime", "topology"},
+	"dra":                        {"internal/atomicfile", "internal/safe", "pluginregistry", "runtime"},
 	"devices":                    {"internal/atomicfile", "internal/safe", "podspec", "runtime", "topology"},
 	"devices/deviceplugin":       {"devices", "internal/pathname", "internal/unixsocket", "runtime"},
 	"devices/podresources":       {"devices", "internal/unixsocket", "podspec", "topology"},
@@ -196,7 +197,7 @@ func TestImports_OnlyKubeDependsOnClientGo(t *testing.T) {
 			continue
 		}
 		for _, foreign := range []string{"k8s.io/client-go", "k8s.io/kubelet", "k8s.io/kubernetes", module + "/kube"} {
-			if (strings.HasPrefix(pkg, "devices/") || slices.Contains([]string{"runtime/cri/credentialprovider", "kubeletconfig", "pluginregistry", "csi", "internal/csitest", "e2e"}, pkg)) && foreign == "k8s.io/kubelet" {
+			if (strings.HasPrefix(pkg, "devices/") || slices.Contains([]string{"runtime/cri/credentialprovider", "kubeletconfig", "pluginregistry", "csi", "dra", "internal/csitest", "e2e"}, pkg)) && foreign == "k8s.io/kubelet" {
 				continue // the APIs of its plugins
 			}
 			if strings.Contains(" "+deps, " "+foreign+"/") || slices.Contains(strings.Fields(deps), foreign) {

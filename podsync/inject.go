@@ -5,9 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
@@ -111,6 +113,25 @@ func resourceProviders(injectors []Injector) []ResourceProvider {
 		}
 	}
 	return out
+}
+
+// Supported returns a function that leaves out of a list of unsupported fields those that the
+// injectors implement.
+func Supported(injectors []Injector, list func(*corev1.Pod) field.ErrorList) func(*corev1.Pod) field.ErrorList {
+	var supporters []FieldSupporter
+	for _, i := range injectors {
+		if s, ok := i.(FieldSupporter); ok {
+			supporters = append(supporters, s)
+		}
+	}
+	if len(supporters) == 0 {
+		return list
+	}
+	return func(pod *corev1.Pod) field.ErrorList {
+		return slices.DeleteFunc(list(pod), func(e *field.Error) bool {
+			return slices.ContainsFunc(supporters, func(s FieldSupporter) bool { return s.SupportsField(e.Field) })
+		})
+	}
 }
 
 // ProvidedResources returns what all ResourceProviders among the injectors provide

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/runtime"
@@ -187,4 +188,19 @@ func TestProvidedResources(t *testing.T) {
 	podsync.NotifyHealth(injectors, func(uid types.UID) { changed = append(changed, uid) })
 	broken.listener("u")
 	require.Equal(t, []types.UID{"u"}, changed)
+}
+
+// supporter is an injector that implements one field of pods.
+type supporter struct{ injector }
+
+func (*supporter) SupportsField(field string) bool { return field == "spec.resourceClaims" }
+
+func TestSupported(t *testing.T) {
+	list := func(*corev1.Pod) field.ErrorList {
+		return field.ErrorList{field.Forbidden(field.NewPath("spec", "resourceClaims"), ""), field.Forbidden(field.NewPath("spec", "other"), "")}
+	}
+	require.Len(t, podsync.Supported([]podsync.Injector{&injector{}}, list)(nil), 2)
+	left := podsync.Supported([]podsync.Injector{&injector{}, &supporter{}}, list)(nil)
+	require.Len(t, left, 1)
+	require.Equal(t, "spec.other", left[0].Field)
 }

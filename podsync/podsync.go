@@ -129,6 +129,14 @@ type ResourceProvider interface {
 	NotifyHealth(f func(uid types.UID))
 }
 
+// FieldSupporter is an Injector that implements fields of pods that the node would reject
+// without it.
+type FieldSupporter interface {
+	// SupportsField reports whether it implements a field, such as
+	// spec.containers[0].resources.claims.
+	SupportsField(field string) bool
+}
+
 // PodKiller requests the termination of a pod. It does not block.
 type PodKiller interface {
 	RequestKill(uid types.UID, t runtime.Termination)

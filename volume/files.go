@@ -2,6 +2,8 @@ package volume
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +15,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podspec"
 )
@@ -115,6 +119,28 @@ func (f *Files) CSIDriver(_ context.Context, name string) (*storagev1.CSIDriver,
 	return nil, errNotFound("CSIDriver", name)
 }
 
+// ResourceClaim returns a claim for devices from a manifest. Its status has the allocation,
+// which nothing on a node alone makes. It implements dra.Claims.
+func (f *Files) ResourceClaim(_ context.Context, namespace, name string) (*resourcev1.ResourceClaim, error) {
+	all, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range all.ResourceClaims {
+		if c.Name != name || c.Namespace != namespace && (c.Namespace != "" || namespace != metav1.NamespaceDefault) {
+			continue
+		}
+		c = c.DeepCopy()
+		c.Namespace = namespace
+		if c.UID == "" { // drivers tell claims apart by it
+			hash := sha256.Sum256([]byte("ResourceClaim " + namespace + "/" + name))
+			c.UID = types.UID(hex.EncodeToString(hash[:16]))
+		}
+		return c, nil
+	}
+	return nil, errNotFound("ResourceClaim", namespace+"/"+name)
+}
+
 // read returns the objects of all manifests.
 func (f *Files) read() (all podspec.StorageObjects, err error) {
 	f.mu.Lock()
@@ -142,6 +168,7 @@ func (f *Files) read() (all podspec.StorageObjects, err error) {
 		all.Volumes = append(all.Volumes, file.objects.Volumes...)
 		all.Claims = append(all.Claims, file.objects.Claims...)
 		all.CSIDrivers = append(all.CSIDrivers, file.objects.CSIDrivers...)
+		all.ResourceClaims = append(all.ResourceClaims, file.objects.ResourceClaims...)
 	}
 	return all, nil
 }

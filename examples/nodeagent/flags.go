@@ -46,6 +46,7 @@ type flags struct {
 	devices                        deviceFlags
 	csi                            csiFlags
 	topology                       topologyFlags
+	dra                            draFlags
 	kubeAPI                        kubeAPIFlags
 	config                         configFlags
 	debug                          debugFlags
@@ -72,6 +73,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	f.devices.define(fs)
 	f.csi.define(fs)
 	f.topology.define(fs)
+	f.dra.define(fs)
 	f.kubeAPI.define(fs)
 	f.debug.define(fs)
 	var unsupported []string
@@ -181,6 +183,7 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	f.devices.check(fail)
 	f.csi.check(f, fail)
 	f.topology.check(f.devices.pluginDir != "", fail)
+	f.dra.check(f, fail)
 	f.kubeAPI.check(f, fail)
 }
 

@@ -39,6 +39,11 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	if cluster != nil {
 		opts = append(opts, cluster.opts...)
 	}
+	claims, err := f.dra.options(&f, cluster, log)
+	if err != nil {
+		return err
+	}
+	opts = append(opts, claims...)
 	opts = append(opts, api.options()...)
 	page, err := f.debug.options(f.nodeName)
 	if err != nil {

@@ -1,0 +1,130 @@
+package dra
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/safe"
+)
+
+// Claims has the ResourceClaims of pods. *kube.Kube has those of a cluster, and *volume.Files
+// those of manifests.
+type Claims interface {
+	// ResourceClaim returns a claim with its allocation, which is in its status. It may
+	// block until ctx is done. The result is not changed.
+	ResourceClaim(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error)
+}
+
+// Config describes a Manager.
+type Config struct {
+	Claims Claims // required
+	// RequireReservation rejects claims whose status is not reserved for the pod, as it is
+	// in a cluster. Claims of manifests have no reservations.
+	RequireReservation bool
+	// StateFile is the absolute path of the file with the prepared claims. Required. Its
+	// directory must exist when the Manager is used.
+	StateFile string
+	// CallTimeout bounds each call of a driver, and the search for a claim. Default: 45
+	// seconds, as in the kubelet.
+	CallTimeout time.Duration
+	Hooks       Hooks
+	Logger      *slog.Logger // default: discard
+}
+
+// Hooks observe a Manager. They are called without locks held and must not block. A panic in
+// one is logged.
+type Hooks struct {
+	// Called is called after each call of a driver.
+	Called func(Call)
+	// StateLost is called if the file with the prepared claims could not be read. The
+	// damaged file was renamed.
+	StateLost func(err error)
+}
+
+// Call describes a call of a driver.
+type Call struct {
+	Driver          string
+	Method          string // NodePrepareResources or NodeUnprepareResources
+	Namespace, Name string // of the claim
+	Duration        time.Duration
+	Err             error
+}
+
+// Errors of Inject and Release.
+var (
+	// ErrNoDriver means that the driver of a claim is not registered.
+	ErrNoDriver = errors.New("the DRA driver is not registered")
+	// ErrNotAllocated means that no devices were chosen for the claim yet.
+	ErrNotAllocated = errors.New("the ResourceClaim has no allocation")
+)
+
+func (cfg *Config) complete() error {
+	var errs []error
+	if cfg.Claims == nil {
+		errs = append(errs, errors.New("dra: Config.Claims: required"))
+	}
+	if !filepath.IsAbs(cfg.StateFile) {
+		errs = append(errs, fmt.Errorf("dra: Config.StateFile: %q must be an absolute path", cfg.StateFile))
+	}
+	if cfg.CallTimeout < 0 {
+		errs = append(errs, fmt.Errorf("dra: Config.CallTimeout: %s must be at least 0", cfg.CallTimeout))
+	}
+	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, 45*time.Second)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.Hooks = Hooks{
+		Called:    safe.Hook1(cfg.Logger, "Called", cfg.Hooks.Called),
+		StateLost: safe.Hook1(cfg.Logger, "StateLost", cfg.Hooks.StateLost),
+	}
+	return errors.Join(errs...)
+}
+
+// SupportsField reports that a node with a Manager supports the fields of pods about claims.
+func (*Manager) SupportsField(field string) bool {
+	return field == "spec.resourceClaims" || strings.HasSuffix(field, ".resources.claims")
+}
+
+// claimName returns the name of the claim that an entry of a pod's resourceClaims stands for.
+// It is empty if the pod needs none.
+func claimName(pod *corev1.Pod, entry *corev1.PodResourceClaim) (string, error) {
+	if entry.ResourceClaimName != nil {
+		return *entry.ResourceClaimName, nil
+	}
+	for _, st := range pod.Status.ResourceClaimStatuses {
+		if st.Name != entry.Name {
+			continue
+		}
+		if st.ResourceClaimName == nil {
+			return "", nil
+		}
+		return *st.ResourceClaimName, nil
+	}
+	return "", fmt.Errorf("resource claim %s of the pod: no ResourceClaim was made from its template; name one with resourceClaimName", entry.Name)
+}
+
+// isFor returns an error if a claim cannot be used by the pod.
+func (cfg *Config) isFor(claim *resourcev1.ResourceClaim, uid types.UID) error {
+	if claim.Status.Allocation == nil {
+		return fmt.Errorf("%w: it has to be in status.allocation", ErrNotAllocated)
+	}
+	if !cfg.RequireReservation {
+		return nil
+	}
+	for _, r := range claim.Status.ReservedFor {
+		if r.UID == uid {
+			return nil
+		}
+	}
+	return errors.New("it is not reserved for the pod")
+}

@@ -1,0 +1,13 @@
+// Package dra gives containers the devices of ResourceClaims: the node's side of Kubernetes'
+// Dynamic Resource Allocation. It speaks the kubelet's API of DRA drivers
+// (k8s.io/kubelet/pkg/apis/dra/v1) and corresponds to pkg/kubelet/cm/dra.
+//
+// Which devices a claim has was decided before: by the scheduler of a cluster, or by the author
+// of a claim beside the manifests of a node without one. A Manager has the drivers prepare the
+// claims of a pod before its first container is created, adds the CDI devices that they name to
+// the containers, and has the claims released after the last pod that uses them has ended.
+//
+// A Manager is a pluginregistry.Handler, which gets the drivers, and a podsync.Injector. What
+// was prepared is stored in a file before it is used, so that nothing stays prepared that no
+// pod needs, whatever is restarted. A driver that hangs delays the pods of its claims alone.
+package dra

@@ -1,0 +1,150 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	api "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/pluginregistry"
+)
+
+// maxMessageBytes bounds a message of a driver.
+const maxMessageBytes = 4 << 20
+
+// driver is a registered driver. During an upgrade there may be two of one name.
+type driver struct {
+	socket string // of the registration
+	conn   *grpc.ClientConn
+	client api.DRAPluginClient
+}
+
+var _ pluginregistry.Handler = (*Manager)(nil)
+
+// Register implements pluginregistry.Handler for plugins of the type DRAPlugin.
+func (m *Manager) Register(_ context.Context, p pluginregistry.Plugin) error {
+	if !slices.Contains(p.Versions, api.DRAPluginService) {
+		return fmt.Errorf("dra: driver %s supports %v, must support %s", p.Name, p.Versions, api.DRAPluginService)
+	}
+	if !filepath.IsAbs(p.Endpoint) {
+		return fmt.Errorf("dra: driver %s: endpoint %q must be an absolute path", p.Name, p.Endpoint)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+p.Endpoint,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", p.Endpoint)
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
+	)
+	if err != nil {
+		return fmt.Errorf("dra: driver %s: %w", p.Name, err)
+	}
+	m.mu.Lock()
+	m.drivers[p.Name] = append(m.drivers[p.Name], &driver{p.Socket, conn, api.NewDRAPluginClient(conn)})
+	m.mu.Unlock()
+	m.cfg.Logger.Info("dra driver registered", slog.String("driver", p.Name), slog.String("endpoint", p.Endpoint))
+	return nil
+}
+
+// Deregister implements pluginregistry.Handler.
+func (m *Manager) Deregister(_ context.Context, p pluginregistry.Plugin) {
+	m.mu.Lock()
+	var removed []*driver
+	m.drivers[p.Name] = slices.DeleteFunc(m.drivers[p.Name], func(d *driver) bool {
+		if d.socket == p.Socket {
+			removed = append(removed, d)
+		}
+		return d.socket == p.Socket
+	})
+	if len(m.drivers[p.Name]) == 0 {
+		delete(m.drivers, p.Name)
+	}
+	m.mu.Unlock()
+	for _, d := range removed {
+		if err := d.conn.Close(); err != nil {
+			m.cfg.Logger.Debug("close failed", logattr.Err(err))
+		}
+	}
+	m.cfg.Logger.Info("dra driver deregistered", slog.String("driver", p.Name))
+}
+
+// call calls the driver of that name that registered last. The error names the driver.
+func (m *Manager) call(ctx context.Context, name, method string, claim *claimState, f func(context.Context, api.DRAPluginClient) error) error {
+	m.mu.Lock()
+	list := m.drivers[name]
+	m.mu.Unlock()
+	if len(list) == 0 {
+		return fmt.Errorf("%w: %s: is its plugin running?", ErrNoDriver, name)
+	}
+	start := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, m.cfg.CallTimeout)
+	defer cancel()
+	err := f(bounded, list[len(list)-1].client)
+	switch {
+	case err != nil && (errors.Is(bounded.Err(), context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded):
+		err = fmt.Errorf("driver %s: %s: no answer within %v", name, method, m.cfg.CallTimeout)
+	case err != nil:
+		err = fmt.Errorf("driver %s: %s: %w", name, method, err)
+	}
+	if m.cfg.Hooks.Called != nil {
+		m.cfg.Hooks.Called(Call{name, method, claim.Namespace, claim.Name, time.Since(start), err})
+	}
+	return err
+}
+
+// prepare has a driver prepare a claim.
+func (m *Manager) prepare(ctx context.Context, name string, claim *claimState) ([]device, error) {
+	var out []device
+	err := m.call(ctx, name, "NodePrepareResources", claim, func(ctx context.Context, c api.DRAPluginClient) error {
+		r, err := c.NodePrepareResources(ctx, &api.NodePrepareResourcesRequest{Claims: []*api.Claim{claim.api()}})
+		if err != nil {
+			return err
+		}
+		answer, ok := r.GetClaims()[string(claim.UID)]
+		switch {
+		case !ok || len(r.GetClaims()) != 1:
+			return fmt.Errorf("it answered for %d claims, but not for the one that it was asked for", len(r.GetClaims()))
+		case answer.GetError() != "":
+			return errors.New(answer.GetError())
+		}
+		for _, d := range answer.GetDevices() {
+			for _, id := range d.GetCdiDeviceIds() {
+				if !isCDIName(id) {
+					return fmt.Errorf("CDI device %q of its answer must have the form vendor.example/class=name", id)
+				}
+			}
+			out = append(out, device{Requests: d.GetRequestNames(), Pool: d.GetPoolName(), Name: d.GetDeviceName(), CDIDevices: d.GetCdiDeviceIds()})
+		}
+		return nil
+	})
+	return out, err
+}
+
+// unprepare has a driver release a claim.
+func (m *Manager) unprepare(ctx context.Context, name string, claim *claimState) error {
+	return m.call(ctx, name, "NodeUnprepareResources", claim, func(ctx context.Context, c api.DRAPluginClient) error {
+		r, err := c.NodeUnprepareResources(ctx, &api.NodeUnprepareResourcesRequest{Claims: []*api.Claim{claim.api()}})
+		if err != nil {
+			return err
+		}
+		answer, ok := r.GetClaims()[string(claim.UID)]
+		if !ok {
+			return errors.New("it did not answer for the claim that it was asked for")
+		}
+		if answer.GetError() != "" {
+			return errors.New(answer.GetError())
+		}
+		return nil
+	})
+}

@@ -1,0 +1,257 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Manager has the claims of pods prepared. Its methods may be called from any goroutine.
+type Manager struct {
+	cfg Config
+
+	saving sync.Mutex // serialises writes of the state file; locked before mu
+
+	mu      sync.Mutex
+	loaded  bool
+	drivers map[string][]*driver
+	claims  map[types.UID]*claimState
+	unsaved bool // the state file lacks changes
+}
+
+// New returns a Manager. It checks cfg and does no I/O.
+func New(cfg Config) (*Manager, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	return &Manager{cfg: cfg, drivers: map[string][]*driver{}, claims: map[types.UID]*claimState{}}, nil
+}
+
+// Inject implements podsync.Injector: it returns the CDI devices of the claims that the
+// container uses. All claims of the pod are prepared before its first container is created, in
+// which it blocks for as long as the drivers take. For a container that runs it returns what it
+// has got.
+func (m *Manager) Inject(ctx context.Context, pod *corev1.Pod, container *corev1.Container, running bool) (runtime.Injection, error) {
+	if len(pod.Spec.ResourceClaims) == 0 {
+		return runtime.Injection{}, nil
+	}
+	if err := m.load(); err != nil {
+		return runtime.Injection{}, err
+	}
+	if !running {
+		for i := range pod.Spec.ResourceClaims {
+			if err := m.preparePodClaim(ctx, pod, &pod.Spec.ResourceClaims[i]); err != nil {
+				return runtime.Injection{}, fmt.Errorf("resource claim %s: %w", pod.Spec.ResourceClaims[i].Name, err)
+			}
+		}
+	}
+	var out runtime.Injection
+	for _, used := range container.Resources.Claims {
+		ids, err := m.cdiDevices(pod, used)
+		if err != nil {
+			return runtime.Injection{}, fmt.Errorf("resource claim %s of container %s: %w", used.Name, container.Name, err)
+		}
+		if out, err = out.Merge(runtime.Injection{CDIDevices: ids}); err != nil {
+			return runtime.Injection{}, err
+		}
+	}
+	return out, nil
+}
+
+// cdiDevices returns the CDI devices of a prepared claim, of one request or of all.
+func (m *Manager) cdiDevices(pod *corev1.Pod, used corev1.ResourceClaim) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var ids []string
+	for i := range pod.Spec.ResourceClaims {
+		entry := &pod.Spec.ResourceClaims[i]
+		if entry.Name != used.Name {
+			continue
+		}
+		name, err := claimName(pod, entry)
+		if err != nil || name == "" {
+			return nil, err
+		}
+		claim := m.claimOf(pod, name)
+		if claim == nil || !claim.isPrepared() {
+			return nil, fmt.Errorf("ResourceClaim %s is not prepared", name)
+		}
+		for _, driver := range slices.Sorted(maps.Keys(claim.Drivers)) {
+			for _, d := range *claim.Drivers[driver] {
+				if d.isFor(used.Request) {
+					ids = append(ids, d.CDIDevices...)
+				}
+			}
+		}
+		return ids, nil
+	}
+	return nil, errors.New("the pod has no resource claim of this name")
+}
+
+// claimOf returns the claim of that name that the pod uses, or nil. m.mu is locked.
+func (m *Manager) claimOf(pod *corev1.Pod, name string) *claimState {
+	for _, c := range m.claims {
+		if c.Namespace == pod.Namespace && c.Name == name && slices.Contains(c.Pods, pod.UID) {
+			return c
+		}
+	}
+	return nil
+}
+
+// preparePodClaim prepares one claim of a pod, unless it is prepared.
+func (m *Manager) preparePodClaim(ctx context.Context, pod *corev1.Pod, entry *corev1.PodResourceClaim) error {
+	name, err := claimName(pod, entry)
+	if err != nil || name == "" {
+		return err
+	}
+	m.mu.Lock()
+	known := m.claimOf(pod, name)
+	prepared := known != nil && known.isPrepared()
+	m.mu.Unlock()
+	if prepared {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, m.cfg.CallTimeout)
+	defer cancel()
+	var claim *resourcev1.ResourceClaim
+	err = safe.Call(m.cfg.Logger, "find ResourceClaim "+name, func() (err error) {
+		claim, err = m.cfg.Claims.ResourceClaim(bounded, pod.Namespace, name)
+		return err
+	})
+	if err == nil {
+		err = m.cfg.isFor(claim, pod.UID)
+	}
+	if err != nil {
+		return fmt.Errorf("ResourceClaim %s: %w", name, err)
+	}
+	if err := m.prepareClaim(ctx, pod, claim); err != nil {
+		return fmt.Errorf("ResourceClaim %s: prepare: %w", name, err)
+	}
+	return nil
+}
+
+// prepareClaim has all drivers of a claim prepare it. That the pod uses it is stored before, so
+// that the claim is released also if the agent is killed meanwhile.
+func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, claim *resourcev1.ResourceClaim) error {
+	state := m.use(pod, claim)
+	select { // pods that share a claim wait for each other
+	case state.inUse <- struct{}{}:
+		defer func() { <-state.inUse }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := m.save(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	missing := state.unprepared()
+	m.mu.Unlock()
+	for _, driver := range missing {
+		devices, err := m.prepare(ctx, driver, state)
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		state.Drivers[driver] = &devices
+		m.unsaved = true
+		m.mu.Unlock()
+	}
+	if err := m.save(); err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		m.cfg.Logger.Info("resource claim prepared", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("claim", claim.Namespace+"/"+claim.Name))
+	}
+	return nil
+}
+
+// use records that a pod uses a claim.
+func (m *Manager) use(pod *corev1.Pod, claim *resourcev1.ResourceClaim) *claimState {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	state := m.claims[claim.UID]
+	if state == nil {
+		state = &claimState{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, Drivers: map[string]*[]device{}, inUse: make(chan struct{}, 1)}
+		for _, r := range claim.Status.Allocation.Devices.Results {
+			state.Drivers[r.Driver] = nil
+		}
+		m.claims[claim.UID] = state
+		m.unsaved = true
+	}
+	if !slices.Contains(state.Pods, pod.UID) {
+		state.Pods = append(state.Pods, pod.UID)
+		m.unsaved = true
+	}
+	return state
+}
+
+// Release implements podsync.Releaser: claims that no other pod uses are released by their
+// drivers. It blocks for as long as they take, within the CallTimeout for each.
+func (m *Manager) Release(uid types.UID) error {
+	if err := m.load(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	var used []*claimState
+	for _, c := range m.claims {
+		if slices.Contains(c.Pods, uid) {
+			used = append(used, c)
+		}
+	}
+	m.mu.Unlock()
+	slices.SortFunc(used, func(a, b *claimState) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	var errs []error
+	for _, c := range used {
+		if err := m.releaseClaim(c, uid); err != nil {
+			errs = append(errs, fmt.Errorf("release ResourceClaim %s/%s: %w", c.Namespace, c.Name, err))
+		}
+	}
+	return errors.Join(append(errs, m.save())...)
+}
+
+func (m *Manager) releaseClaim(c *claimState, uid types.UID) error {
+	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.CallTimeout)
+	defer cancel()
+	select {
+	case c.inUse <- struct{}{}:
+		defer func() { <-c.inUse }()
+	case <-ctx.Done():
+		return fmt.Errorf("another pod waits for its drivers: %w", ctx.Err())
+	}
+	m.mu.Lock()
+	last := len(c.Pods) == 1 && c.Pods[0] == uid
+	var drivers []string
+	if last {
+		drivers = slices.Sorted(maps.Keys(c.Drivers))
+	}
+	m.mu.Unlock()
+	for _, driver := range drivers {
+		if err := m.unprepare(context.Background(), driver, c); err != nil {
+			return err
+		}
+		m.mu.Lock()
+		c.Drivers[driver] = nil // to be prepared again, if a pod has come meanwhile
+		m.mu.Unlock()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c.Pods = slices.DeleteFunc(c.Pods, func(p types.UID) bool { return p == uid })
+	if len(c.Pods) == 0 {
+		delete(m.claims, c.UID)
+	}
+	m.unsaved = true
+	return nil
+}

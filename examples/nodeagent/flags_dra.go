@@ -1,0 +1,47 @@
+package main
+
+import (
+	"flag"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/dra"
+	"github.com/sublet-dev/agent/pluginregistry"
+	"github.com/sublet-dev/agent/volume"
+)
+
+// draFlags are about drivers of ResourceClaims.
+type draFlags struct{ pluginDir string }
+
+func (f *draFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.pluginDir, "dra-plugin-dir", "", "directory in which DRA drivers register; without it pods cannot use ResourceClaims. Without -kubeconfig these are read from -manifests, with their allocation")
+}
+
+func (f *draFlags) check(all *flags, fail func(bad bool, format string, args ...any)) {
+	fail(f.pluginDir != "" && !filepath.IsAbs(f.pluginDir), "-dra-plugin-dir %q: must be an absolute path", f.pluginDir)
+	fail(f.pluginDir != "" && all.manifests == "" && all.kube.kubeconfig == "", "-dra-plugin-dir needs -manifests, where ResourceClaims are, or -kubeconfig")
+}
+
+// options returns what gives pods the devices of ResourceClaims. c is nil without a cluster.
+func (f *draFlags) options(all *flags, c *cluster, log *slog.Logger) ([]agent.Option, error) {
+	if f.pluginDir == "" {
+		return nil, nil
+	}
+	cfg := dra.Config{Claims: volume.NewFiles(all.manifests), StateFile: filepath.Join(all.rootDir, "resourceclaims.json"), Logger: log}
+	if c != nil {
+		cfg.Claims, cfg.RequireReservation = c.kube, true
+	}
+	m, err := dra.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	registry, err := pluginregistry.New(pluginregistry.Config{Dir: f.pluginDir, Handlers: map[string]pluginregistry.Handler{"DRAPlugin": m}, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	return []agent.Option{
+		agent.WithInjector(m),
+		agent.WithRunner("dra drivers", func(*agent.Components) (agent.Runner, error) { return registry, nil }),
+	}, nil
+}
