@@ -22,7 +22,7 @@ func areas() []area {
 		{"events", eventCases()},
 		{"images", imageCases()},
 		{"measurements and resources", slices.Concat(statsCases(), podStatsCases(), updateCases())},
-		{"invalid calls", refusalCases()},
+		{"invalid calls", slices.Concat(refusalCases(), checkpointCases())},
 		{"abandoned and concurrent calls", slices.Concat(cutCases(), raceCases())},
 		{"restarts", restartCases()},
 	}

@@ -47,6 +47,7 @@ func (c *CaseT) listen() *listener {
 		if len(l.of(probe.id)) > 0 {
 			return true
 		}
+		c.wait(100 * time.Millisecond)
 		if probe.create("ping", sh(longRunTime), withAttempt(uint32(len(c.containers(&v1.ContainerFilter{PodSandboxId: probe.id}))))) == "" {
 			return false
 		}

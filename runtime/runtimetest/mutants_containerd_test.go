@@ -4,7 +4,10 @@ package runtimetest
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,6 +50,32 @@ func TestRuntime_FindsDefectsOfConfinement(t *testing.T) {
 			})
 		}
 	})
+}
+
+// The table lists all mutants, with the case that finds each.
+func TestDocs_Mutants(t *testing.T) {
+	const file = "../../docs/cri-mutants.md"
+	all := slices.Concat(mutants(), mutantsOfConfinement())
+	var b strings.Builder
+	fmt.Fprintf(&b, `# Defects that the conformance suite finds
+
+The tests of `+"`runtime/runtimetest`"+` plant each of these %d defects in a runtime that has no other, run the case beside it, and demand a failure that
+says what is wrong. All are found. Those of the confinement of containers are planted in containerd, the others in the embedded runtime. The table
+is made by `+"`go test ./runtime/runtimetest -run TestDocs -update`"+`.
+
+| defect | case that finds it | part of its failure |
+|---|---|---|
+`, len(all))
+	for _, m := range all {
+		fmt.Fprintf(&b, "| %s | %s | `%s` |\n", m.defect, m.caseName, strings.ReplaceAll(m.report, "|", "¦"))
+	}
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o644)) //nolint:gosec // a document
+		return
+	}
+	committed, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, b.String(), string(committed), "run go test ./runtime/runtimetest -run TestDocs -update")
 }
 
 // onSandbox returns a mutation of the configurations of pods.

@@ -329,17 +329,17 @@ func mutantsOfStops() []mutant {
 // unknownCodes are the RPCs whose errors for unknown objects must be NotFound.
 func mutantsOfErrors() []mutant {
 	var out []mutant
-	for rpc, c := range map[string][2]string{
-		"PodSandboxStatus":         {"unknown ids are NotFound", "status of an unknown pod"},
-		"ContainerStatus":          {"unknown ids are NotFound", "status of an unknown container"},
-		"ExecSync":                 {"a command in a container that is not there is refused", "exec in an unknown container"},
-		"ReopenContainerLog":       {"the log of a container that is not there cannot be reopened", "reopen of an unknown container's log"},
-		"ContainerStats":           {"a container that is not there is not measured", "stats of an unknown container"},
-		"UpdateContainerResources": {"resources of a container that is not there cannot be changed", "update of an unknown container"},
+	for _, c := range [][3]string{
+		{"PodSandboxStatus", "unknown ids are NotFound", "status of an unknown pod"},
+		{"ContainerStatus", "unknown ids are NotFound", "status of an unknown container"},
+		{"ExecSync", "a command in a container that is not there is refused", "exec in an unknown container"},
+		{"ReopenContainerLog", "the log of a container that is not there cannot be reopened", "reopen of an unknown container's log"},
+		{"ContainerStats", "a container that is not there is not measured", "stats of an unknown container"},
+		{"UpdateContainerResources", "resources of a container that is not there cannot be changed", "update of an unknown container"},
 	} {
 		out = append(out, mutant{
-			defect: "an unknown object is not NotFound for " + rpc, caseName: c[0], report: c[1] + ": failed with code Unknown, want [NotFound]",
-			call: changesCode(rpc, codes.NotFound, codes.Unknown),
+			defect: "an unknown object is not NotFound for " + c[0], caseName: c[1], report: c[2] + ": failed with code Unknown, want [NotFound]",
+			call: changesCode(c[0], codes.NotFound, codes.Unknown),
 		})
 	}
 	return append(out, mutant{
