@@ -42,7 +42,8 @@ func (f *Forwarder) Close() error { return f.conn.Close() }
 // Done is closed when the connection to the server is lost or closed.
 func (f *Forwarder) Done() <-chan bool { return f.conn.CloseChan() }
 
-// Dial connects to a port of the pod. That nothing listens there is the error of a Read.
+// Dial connects to a port of the pod. That nothing listens there is the error of a Read or,
+// if the server has said so by then, of Dial.
 func (f *Forwarder) Dial(port uint16) (*Conn, error) {
 	headers := func(kind string, id int64) http.Header {
 		return http.Header{
@@ -56,19 +57,22 @@ func (f *Forwarder) Dial(port uint16) (*Conn, error) {
 		return nil, fmt.Errorf("open stream to port %d: %w", port, err)
 	}
 	_ = failure.Close() // only the server writes to it
-	data, err := f.conn.CreateStream(headers(portforward.StreamTypeData, id))
-	if err != nil {
-		f.conn.RemoveStreams(failure)
-		return nil, fmt.Errorf("open stream to port %d: %w", port, err)
-	}
-	c := &Conn{f: f, data: data, failure: failure, port: port, failed: make(chan struct{})}
+	c := &Conn{f: f, failure: failure, port: port, failed: make(chan struct{})}
 	go func() {
 		defer close(c.failed)
 		if b, _ := io.ReadAll(io.LimitReader(failure, maxStatus)); len(b) > 0 {
 			c.err = fmt.Errorf("forward port %d: %s", port, b)
 		}
 	}()
-	return c, nil
+	c.data, err = f.conn.CreateStream(headers(portforward.StreamTypeData, id))
+	if err == nil {
+		return c, nil
+	}
+	// The server may have closed the stream while it was opened: it has a reason then.
+	err = c.reason(fmt.Errorf("open stream to port %d: %w", port, err))
+	_ = failure.Reset()
+	f.conn.RemoveStreams(failure)
+	return nil, err
 }
 
 // Conn is a connection to a port.
@@ -87,16 +91,21 @@ func (c *Conn) Read(b []byte) (int, error) {
 	if n > 0 || err == nil {
 		return n, nil
 	}
+	return 0, c.reason(err)
+}
+
+// reason returns why the server has closed the connection, or err if it does not say so soon.
+func (c *Conn) reason(err error) error {
 	t := time.NewTimer(errorTimeout)
 	defer t.Stop()
 	select {
 	case <-c.failed:
 		if c.err != nil {
-			return 0, c.err
+			return c.err
 		}
 	case <-t.C:
 	}
-	return 0, err
+	return err
 }
 
 // Write sends to the pod.

@@ -130,6 +130,14 @@ func TestForwarder_Dial(t *testing.T) {
 	}
 }
 
+// A server that is quick closes a stream before it is open.
+func TestForwarder_DialToAClosedPort(t *testing.T) {
+	conn := newFakeConn(map[string]string{"error": "connection refused"})
+	conn.failure["data"] = errLost
+	_, err := (&Forwarder{conn: conn}).Dial(80)
+	require.EqualError(t, err, "forward port 80: connection refused")
+}
+
 func TestConn_Read(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closed, err := (&Forwarder{conn: newFakeConn(map[string]string{"error": "connection refused"})}).Dial(80)
