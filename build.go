@@ -128,8 +128,10 @@ func (c *Components) buildState() (err error) {
 		return err
 	}
 	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
-	c.Sources, err = configured(c, podsource.New, podsource.Config{NodeName: c.NodeName, Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.Sources,
-		Unsupported: podsync.Supported(injectors.Injectors, settings.Value[volume.Config](&c.options.Store).Supported(podspec.Unsupported))})
+	c.Sources, err = configured(c, podsource.New, podsource.Config{
+		NodeName: c.NodeName, Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.Sources,
+		Unsupported: podsync.Supported(injectors.Injectors, settings.Value[volume.Config](&c.options.Store).Supported(podspec.Unsupported)),
+	})
 	return err
 }
 

@@ -223,7 +223,7 @@ func (m *Manager) Release(uid types.UID) error {
 }
 
 func (m *Manager) releaseClaim(c *claimState, uid types.UID) error {
-	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.CallTimeout) //nolint:forbidigo // a release has no caller that waits
 	defer cancel()
 	select {
 	case c.inUse <- struct{}{}:
@@ -239,7 +239,7 @@ func (m *Manager) releaseClaim(c *claimState, uid types.UID) error {
 	}
 	m.mu.Unlock()
 	for _, driver := range drivers {
-		if err := m.unprepare(context.Background(), driver, c); err != nil {
+		if err := m.unprepare(context.WithoutCancel(ctx), driver, c); err != nil {
 			return err
 		}
 		m.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -52,11 +53,11 @@ func simpleTail(text []byte, t *tail) (offset int64, found bool) {
 		at += len(line)
 	}
 	end := len(text)
-	for i := len(starts) - 1; i >= 0; i-- {
-		if t.isStart(text[starts[i]:end]) {
+	for _, start := range slices.Backward(starts) {
+		if t.isStart(text[start:end]) {
 			return int64(end), true
 		}
-		end = starts[i]
+		end = start
 	}
 	return 0, false
 }

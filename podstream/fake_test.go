@@ -28,7 +28,7 @@ func newFakeConn(sent map[string]string) *fakeConn {
 }
 
 func (c *fakeConn) CreateStream(headers http.Header) (httpstream.Stream, error) {
-	kind := headers[corev1.StreamType][0] // the key is not canonical
+	kind := headers[corev1.StreamType][0] //nolint:staticcheck // the key is not canonical
 	if err := c.failure[kind]; err != nil {
 		return nil, err
 	}

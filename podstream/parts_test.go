@@ -104,7 +104,7 @@ func TestForwarder_Dial(t *testing.T) {
 	require.NoError(t, err)
 	data, failure := conn.opened["data"], conn.opened["error"]
 	for _, s := range []*fakeStream{data, failure} {
-		assert.Equal(t, [][]string{{"8080"}, {"1"}}, [][]string{s.headers["port"], s.headers["requestID"]})
+		assert.Equal(t, [][]string{{"8080"}, {"1"}}, [][]string{s.headers["port"], s.headers["requestID"]}) //nolint:staticcheck // the keys are not canonical
 	}
 	assert.True(t, failure.isClosed)
 	b, err := io.ReadAll(c)

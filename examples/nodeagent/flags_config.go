@@ -21,7 +21,8 @@ type configFlags struct {
 	file, dir string
 	// effective is the configuration with the values of all flags that have a field in it.
 	effective *kubeletconfig.Config
-	noServer  bool // of the kubelet's API, although there should be one
+	mistakes  error // values that no field can have; the checks of flags describe most of them better
+	noServer  bool  // of the kubelet's API, although there should be one
 }
 
 func (f *configFlags) define(fs *flag.FlagSet) {
@@ -68,9 +69,7 @@ func (f *flags) readConfig(fs *flag.FlagSet) error {
 		default:
 			err = f.setDefault(cfg, field, fl)
 		}
-		if err != nil {
-			return err
-		}
+		f.config.mistakes = errors.Join(f.config.mistakes, err)
 	}
 	f.config.effective = cfg
 	if !f.config.isGiven() {

@@ -239,7 +239,7 @@ func mutantsOfPodLifecycles() []mutant {
 			}(),
 		},
 		{
-			defect: "pods are told apart by name, not by UID", caseName: "pods of one name and different UIDs coexist", report: "run pod p",
+			defect: "pods are distinguished by name, not by UID", caseName: "pods of one name and different UIDs coexist", report: "run pod p",
 			call: func() func(rpcCall) error {
 				s := newTally()
 				return refuses("RunPodSandbox", func(c rpcCall) bool {

@@ -54,11 +54,31 @@ func testRequest(method, target string, accept ...string) (*request, *httptest.R
 func TestRequest_Verb(t *testing.T) {
 	const pods, pod = "/api/v1/namespaces/shop/pods", "/api/v1/namespaces/shop/pods/a"
 	for _, c := range []struct{ method, target, verb string }{
-		{"GET", pods, "list"}, {"HEAD", pods, "list"}, {"GET", pods + "?watch=1", "watch"}, {"GET", pods + "?watch=false", "list"}, {"GET", pod, "get"}, {"GET", pod + "?watch=true", "watch"},
-		{"GET", "/api/v1/watch/pods", "watch"}, {"POST", pods, "create"}, {"POST", pod, ""}, {"PUT", pod, "update"}, {"PUT", pods, ""}, {"PATCH", pod, "patch"}, {"PATCH", pods, ""},
-		{"DELETE", pod, "delete"}, {"DELETE", pods, "deletecollection"}, {"OPTIONS", pod, ""},
-		{"GET", pod + "/exec", "create"}, {"POST", pod + "/attach", "create"}, {"PUT", pod + "/exec", ""}, {"DELETE", pod + "/portforward", ""},
-		{"GET", pod + "/log", "get"}, {"PUT", pod + "/resize", "update"}, {"PATCH", pod + "/resize", "patch"}, {"POST", pod + "/log", ""}, {"DELETE", pod + "/status", ""},
+		{"GET", pods, "list"},
+		{"HEAD", pods, "list"},
+		{"GET", pods + "?watch=1", "watch"},
+		{"GET", pods + "?watch=false", "list"},
+		{"GET", pod, "get"},
+		{"GET", pod + "?watch=true", "watch"},
+		{"GET", "/api/v1/watch/pods", "watch"},
+		{"POST", pods, "create"},
+		{"POST", pod, ""},
+		{"PUT", pod, "update"},
+		{"PUT", pods, ""},
+		{"PATCH", pod, "patch"},
+		{"PATCH", pods, ""},
+		{"DELETE", pod, "delete"},
+		{"DELETE", pods, "deletecollection"},
+		{"OPTIONS", pod, ""},
+		{"GET", pod + "/exec", "create"},
+		{"POST", pod + "/attach", "create"},
+		{"PUT", pod + "/exec", ""},
+		{"DELETE", pod + "/portforward", ""},
+		{"GET", pod + "/log", "get"},
+		{"PUT", pod + "/resize", "update"},
+		{"PATCH", pod + "/resize", "patch"},
+		{"POST", pod + "/log", ""},
+		{"DELETE", pod + "/status", ""},
 	} {
 		r, _ := testRequest(c.method, c.target)
 		verb, err := r.verb()
@@ -78,11 +98,19 @@ func TestRequest_Form(t *testing.T) {
 		want   form
 		ok     bool
 	}{
-		{nil, asObject, true}, {[]string{"*/*"}, asObject, true}, {[]string{"application/*"}, asObject, true}, {[]string{"application/json"}, asObject, true},
-		{[]string{table}, asTable, true}, {[]string{"application/yaml, " + table}, asTable, true}, {[]string{"application/yaml", "application/json"}, asObject, true},
-		{[]string{"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}, asPartial, true}, {[]string{"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}, asPartial, true},
-		{[]string{"application/json;as=Table;g=other;v=v1"}, asObject, false}, {[]string{"application/json;as=Table;g=meta.k8s.io;v=v1beta1"}, asObject, false},
-		{[]string{"application/json;as=Table;g=meta.k8s.io;v=v2, application/json"}, asObject, true}, {[]string{"application/vnd.kubernetes.protobuf"}, asObject, false},
+		{nil, asObject, true},
+		{[]string{"*/*"}, asObject, true},
+		{[]string{"application/*"}, asObject, true},
+		{[]string{"application/json"}, asObject, true},
+		{[]string{table}, asTable, true},
+		{[]string{"application/yaml, " + table}, asTable, true},
+		{[]string{"application/yaml", "application/json"}, asObject, true},
+		{[]string{"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}, asPartial, true},
+		{[]string{"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}, asPartial, true},
+		{[]string{"application/json;as=Table;g=other;v=v1"}, asObject, false},
+		{[]string{"application/json;as=Table;g=meta.k8s.io;v=v1beta1"}, asObject, false},
+		{[]string{"application/json;as=Table;g=meta.k8s.io;v=v2, application/json"}, asObject, true},
+		{[]string{"application/vnd.kubernetes.protobuf"}, asObject, false},
 		{[]string{"application/json;as=Other;g=meta.k8s.io;v=v1"}, asObject, false},
 	} {
 		r, _ := testRequest(http.MethodGet, "/api/v1/pods", c.accept...)
@@ -103,8 +131,13 @@ func TestRequest_Watch(t *testing.T) {
 		initial bool
 		err     string
 	}{
-		{"", 0, false, ""}, {"resourceVersion=0", 0, false, ""}, {"resourceVersion=7", 7, false, ""}, {"resourceVersion=x", 0, false, "resourceVersion: invalid value"},
-		{initial, 0, false, ""}, {initial + "&allowWatchBookmarks=true", 0, true, ""}, {"sendInitialEvents=true", 0, false, "sendInitialEvents needs"},
+		{"", 0, false, ""},
+		{"resourceVersion=0", 0, false, ""},
+		{"resourceVersion=7", 7, false, ""},
+		{"resourceVersion=x", 0, false, "resourceVersion: invalid value"},
+		{initial, 0, false, ""},
+		{initial + "&allowWatchBookmarks=true", 0, true, ""},
+		{"sendInitialEvents=true", 0, false, "sendInitialEvents needs"},
 		{"sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=7", 7, false, ""},
 	} {
 		r, _ := testRequest(http.MethodGet, "/api/v1/pods?"+c.query)
