@@ -23,6 +23,7 @@ import (
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/podops"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/podwatch"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtimestate"
@@ -94,7 +95,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	defer release()
 	if c.ephemeralRoot {
-		defer func() { err = errors.Join(err, os.RemoveAll(c.RootDir)) }()
+		defer func() { err = errors.Join(err, podsync.CleanupOrphans(context.WithoutCancel(ctx), c.Syncer), os.RemoveAll(c.RootDir)) }()
 	}
 	if err := c.owner.LoadOrCreate(c.RootDir, c.path(podsDirName), len(c.adopt) > 0); err != nil {
 		return err
@@ -119,8 +120,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	return run.Stages(ctx,
 		run.Of("podsource", c.Sources),
-		slices.Concat(run.Of("imagegc", c.ImageGC), run.Of("containergc", c.ContainerGC), run.Of("logrotate", c.LogRotator),
-			run.Of("stats", c.Stats), run.Of("eviction", c.Eviction)),
+		slices.Concat(run.Of("imagegc", c.ImageGC), run.Of("containergc", c.ContainerGC), run.Of("logrotate", c.LogRotator), run.Of("stats", c.Stats), run.Of("eviction", c.Eviction)),
 		run.Of("syncloop", c.SyncLoop),
 		run.Of("drain", c.drain),
 		run.Of("podworkers", c.PodWorkers),

@@ -135,6 +135,29 @@ func TestAgent_RunsOnce(t *testing.T) {
 	})
 }
 
+// Without a root directory of its own, an agent leaves nothing, mounts included. As root, a
+// volume in memory is one.
+func TestAgent_RemovesATemporaryRootDir(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		pod := agenttest.Pod("web")
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}}}
+		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+		a, err := agent.New(agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(pod)))
+		require.NoError(t, err)
+		done := make(chan error)
+		go func() { done <- a.Run(ctx) }()
+		synctest.Wait()
+		require.Equal(t, corev1.PodRunning, a.Pods()[0].Status.Phase)
+		cancel()
+		require.NoError(t, <-done)
+	})
+	left, err := os.ReadDir(os.TempDir())
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
 // AG-2: the agent uses the components given by options.
 func TestNew_UsesComponentsOfOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -208,3 +208,18 @@ func (s *Syncer) CleanupOrphan(ctx context.Context, uid types.UID) error {
 	s.forget(uid)
 	return nil
 }
+
+// CleanupOrphans is CleanupOrphan for all pods that have a directory. None of them may have
+// a container any more. It goes on after an error, and returns all of them.
+func CleanupOrphans(ctx context.Context, s interface {
+	ListPodsFromDisk() ([]types.UID, error)
+	CleanupOrphan(ctx context.Context, uid types.UID) error
+},
+) error {
+	uids, err := s.ListPodsFromDisk()
+	errs := []error{err}
+	for _, uid := range uids {
+		errs = append(errs, s.CleanupOrphan(ctx, uid))
+	}
+	return errors.Join(errs...)
+}
