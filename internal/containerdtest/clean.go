@@ -39,6 +39,9 @@ func (n *Node) clean(t testing.TB) {
 		_ = unix.Unmount(m, unix.MNT_DETACH) // RemoveAll below reports what remains
 	}
 	RemoveCgroups(n.CgroupParent)
+	if err := n.network.release(); err != nil {
+		t.Error(err)
+	}
 	if t.Failed() {
 		t.Logf("log of %s:\n%s", n.Name, n.Log())
 	}

@@ -12,7 +12,7 @@ import (
 // ptp needs no bridge and no iptables; there is no default route, so nothing
 // that a pod sends leaves the machine.
 const cniConfig = `{ "cniVersion": "1.0.0", "name": "sublet-test", "plugins": [ { "type": "ptp", "mtu": 1400, "ipMasq": false,
-  "ipam": { "type": "host-local", "dataDir": "%s/ipam", "ranges": [[{ "subnet": "10.%d.%d.0/24" }]] } } ] }
+  "ipam": { "type": "host-local", "dataDir": "%s/ipam", "ranges": [[{ "subnet": "%s" }]] } } ] }
 `
 
 const hostsConfig = `server = "http://%[1]s"

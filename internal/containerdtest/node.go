@@ -30,9 +30,10 @@ type Node struct {
 	Busybox      string // image reference with every busybox applet
 	Registry     *Registry
 
-	dir string
-	bin binaries
-	cmd *exec.Cmd
+	dir     string
+	bin     binaries
+	cmd     *exec.Cmd
+	network *network // nil until prepared
 }
 
 // Each runs f as a subtest on every containerd of this machine. It skips, or in
@@ -137,9 +138,11 @@ func (n *Node) prepare() error {
 	if err != nil {
 		return err
 	}
-	third := 64 + os.Getpid()%128 // a network of each test process's own
+	if n.network, err = claimNetwork(); err != nil {
+		return err
+	}
 	files := map[string]string{
-		"cni/10-test.conflist":                       fmt.Sprintf(cniConfig, n.dir, third, len(n.bin.name)+int(n.bin.major[0])%64),
+		"cni/10-test.conflist":                       fmt.Sprintf(cniConfig, n.dir, n.network.subnet),
 		"certs/" + n.Registry.Addr() + "/hosts.toml": fmt.Sprintf(hostsConfig, n.Registry.Addr()),
 		"config.toml":                                n.config(pause),
 	}
