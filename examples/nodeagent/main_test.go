@@ -113,7 +113,7 @@ func TestBadInput(t *testing.T) {
 		{"listen everywhere", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "0.0.0.0:10255"}, 2, "other machines can reach this address"},
 		{"root dir is a file", []string{"-manifests", manifests, "-listen", "", "-root-dir", file}, 1, file},
 		{"root dir cannot be made", []string{"-manifests", manifests, "-listen", "", "-root-dir", "/proc/nowhere"}, 1, "/proc/nowhere"},
-		{"bad cgroup driver", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "openrc"}, 1, `"openrc" must be cgroupfs or systemd`},
+		{"bad cgroup driver", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "openrc"}, 2, `"openrc" must be cgroupfs or systemd`},
 		{"a cgroup root that systemd cannot have", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "systemd", "-cgroup-root", "/lab"}, 1, `cgroup parent "/lab" is not a systemd slice path`},
 		{"bad node name", []string{"-manifests", manifests, "-root-dir", dir, "-node-name", "no/name"}, 1, "no/name"},
 	} {
