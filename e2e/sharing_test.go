@@ -250,8 +250,13 @@ func (x *tenant) start(t *testing.T) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		assert.Empty(t, x.strange)
-		if said := x.messages.String(); t.Failed() {
-			t.Logf("agent %s said:\n%s", x.name, said[max(0, len(said)-16<<10):])
+		if !t.Failed() {
+			return
+		}
+		for line := range strings.Lines(x.messages.String()) {
+			if !strings.Contains(line, x.name+"-crashes") { // nearly all of the log
+				t.Logf("agent %s: %s", x.name, line)
+			}
 		}
 	})
 	t.Cleanup(x.stop)
@@ -307,7 +312,7 @@ func (x *tenant) churn(t *testing.T) {
 // settled waits until exactly what stays is there, and runs.
 func (x *tenant) settled(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	ok := assert.Eventually(t, func() bool {
 		pods := x.agent.Pods()
 		if x.agent.Healthy() != nil || len(pods) != len(x.pods()) {
 			return false
@@ -316,4 +321,11 @@ func (x *tenant) settled(t *testing.T) {
 			return p.Name == x.name+"-stays" && p.Status.Phase == corev1.PodRunning
 		})
 	}, longRunTime, tick)
+	if !ok {
+		t.Logf("agent %s: healthy: %v", x.name, x.agent.Healthy())
+		for _, p := range x.agent.Pods() {
+			t.Logf("pod %s: deleted %v, %+v", p.Name, p.DeletionTimestamp, p.Status)
+		}
+		t.FailNow()
+	}
 }

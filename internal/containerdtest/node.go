@@ -273,6 +273,6 @@ func (n *Node) Log() string {
 	if err != nil {
 		return err.Error()
 	}
-	const most = 4 << 10
+	const most = 64 << 10
 	return string(b[max(0, len(b)-most):])
 }
