@@ -11,7 +11,6 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/csi"
 	"github.com/sublet-dev/agent/kube"
-	"github.com/sublet-dev/agent/pluginregistry"
 	"github.com/sublet-dev/agent/volume"
 )
 
@@ -24,7 +23,7 @@ type csiFlags struct {
 
 func (f *csiFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.enabled, "csi", false, "mount volumes of CSI drivers, NFS and local volumes; without -kubeconfig PersistentVolumes, PersistentVolumeClaims and CSIDrivers are read from -manifests")
-	fs.StringVar(&f.registryDir, "csi-plugin-dir", "", "directory in which CSI drivers register, as with a kubelet. Default: plugins_registry below -root-dir; needs -csi")
+	fs.StringVar(&f.registryDir, "csi-plugin-dir", "", "directory in which CSI drivers register, as with a kubelet; it may be that of -dra-plugin-dir. Default: plugins_registry below -root-dir; needs -csi")
 }
 
 func (f *csiFlags) check(all *flags, fail func(bad bool, format string, args ...any)) {
@@ -45,7 +44,7 @@ func (r *lateRecorder) Record(e *corev1.Event) {
 
 // options returns what mounts volumes of CSI drivers, and the volumes that are in use. storage
 // is what the cluster knows; nil without one.
-func (f *csiFlags) options(all *flags, storage *kube.Storage, topology *func() map[string]string, log *slog.Logger) ([]agent.Option, *csi.Manager, error) {
+func (f *csiFlags) options(all *flags, storage *kube.Storage, topology *func() map[string]string, plugins pluginDirs, log *slog.Logger) ([]agent.Option, *csi.Manager, error) {
 	if !f.enabled {
 		return nil, nil, nil
 	}
@@ -62,12 +61,7 @@ func (f *csiFlags) options(all *flags, storage *kube.Storage, topology *func() m
 	if topology != nil {
 		*topology = m.Topology
 	}
-	registry, err := pluginregistry.New(pluginregistry.Config{
-		Dir: cmp.Or(f.registryDir, filepath.Join(all.rootDir, "plugins_registry")), Handlers: map[string]pluginregistry.Handler{csi.PluginType: m}, Logger: log,
-	})
-	if err != nil {
-		return nil, nil, err
-	}
+	plugins.add(cmp.Or(f.registryDir, filepath.Join(all.rootDir, "plugins_registry")), csi.PluginType, m)
 	nfs, err := volume.NewNFS(volume.NFSConfig{Root: all.rootDir})
 	if err != nil {
 		return nil, nil, err
@@ -80,7 +74,7 @@ func (f *csiFlags) options(all *flags, storage *kube.Storage, topology *func() m
 	}
 	opts := []agent.Option{
 		agent.WithConfig(volume.Config{Claims: claims, Drivers: []volume.Driver{m, nfs}}),
-		agent.WithRunner("csi volumes", runner(m)), agent.WithRunner("plugin registry", runner(registry)),
+		agent.WithRunner("csi volumes", runner(m)),
 	}
 	if storage != nil {
 		opts = append(opts, agent.WithRunner("kube storage", runner(storage)))

@@ -7,7 +7,6 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/dra"
-	"github.com/sublet-dev/agent/pluginregistry"
 	"github.com/sublet-dev/agent/volume"
 )
 
@@ -24,7 +23,7 @@ func (f *draFlags) check(all *flags, fail func(bad bool, format string, args ...
 }
 
 // options returns what gives pods the devices of ResourceClaims. c is nil without a cluster.
-func (f *draFlags) options(all *flags, c *cluster, log *slog.Logger) ([]agent.Option, error) {
+func (f *draFlags) options(all *flags, c *cluster, plugins pluginDirs, log *slog.Logger) ([]agent.Option, error) {
 	if f.pluginDir == "" {
 		return nil, nil
 	}
@@ -36,12 +35,6 @@ func (f *draFlags) options(all *flags, c *cluster, log *slog.Logger) ([]agent.Op
 	if err != nil {
 		return nil, err
 	}
-	registry, err := pluginregistry.New(pluginregistry.Config{Dir: f.pluginDir, Handlers: map[string]pluginregistry.Handler{"DRAPlugin": m}, Logger: log})
-	if err != nil {
-		return nil, err
-	}
-	return []agent.Option{
-		agent.WithInjector(m),
-		agent.WithRunner("dra drivers", func(*agent.Components) (agent.Runner, error) { return registry, nil }),
-	}, nil
+	plugins.add(f.pluginDir, "DRAPlugin", m)
+	return []agent.Option{agent.WithInjector(m)}, nil
 }

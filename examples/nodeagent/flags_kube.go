@@ -54,7 +54,7 @@ type cluster struct {
 
 // cluster returns the connection to the cluster; nil without -kubeconfig. It blocks until
 // a requested client certificate is signed.
-func (f *flags) cluster(ctx context.Context, log *slog.Logger) (*cluster, error) {
+func (f *flags) cluster(ctx context.Context, plugins pluginDirs, log *slog.Logger) (*cluster, error) {
 	if f.kube.kubeconfig == "" {
 		return nil, nil //nolint:nilnil // no cluster
 	}
@@ -76,7 +76,7 @@ func (f *flags) cluster(ctx context.Context, log *slog.Logger) (*cluster, error)
 	}
 	var topology func() map[string]string
 	storage := k.Storage(kube.StorageConfig{Topology: func() map[string]string { return topology() }})
-	volumes, csi, err := f.csi.options(f, storage, &topology, log)
+	volumes, csi, err := f.csi.options(f, storage, &topology, plugins, log)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,22 +29,27 @@ import (
 func run(ctx context.Context, f flags, out io.Writer) error {
 	log := f.logger(out)
 	api := newKubeAPI(&f, log)
-	opts, err := options(f, log, api)
+	plugins := pluginDirs{}
+	opts, err := options(f, log, api, plugins)
 	if err != nil {
 		return err
 	}
-	cluster, err := f.cluster(ctx, log)
+	cluster, err := f.cluster(ctx, plugins, log)
 	if err != nil {
 		return err
 	}
 	if cluster != nil {
 		opts = append(opts, cluster.opts...)
 	}
-	claims, err := f.dra.options(&f, cluster, log)
+	claims, err := f.dra.options(&f, cluster, plugins, log)
 	if err != nil {
 		return err
 	}
-	opts = append(opts, claims...)
+	registries, err := plugins.options(log)
+	if err != nil {
+		return err
+	}
+	opts = slices.Concat(opts, claims, registries)
 	opts = append(opts, api.options()...)
 	page, err := f.debug.options(f.nodeName)
 	if err != nil {
@@ -110,7 +116,7 @@ func together(ctx context.Context, first, second func(context.Context) error) er
 }
 
 // options converts flags to options of the agent.
-func options(f flags, log *slog.Logger, api *kubeAPI) ([]agent.Option, error) {
+func options(f flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs) ([]agent.Option, error) {
 	ip, err := f.ip()
 	if err != nil {
 		return nil, err
@@ -151,7 +157,7 @@ func options(f flags, log *slog.Logger, api *kubeAPI) ([]agent.Option, error) {
 	}
 	opts = append(opts, resources...)
 	if f.kube.kubeconfig == "" {
-		volumes, _, err := f.csi.options(&f, nil, nil, log)
+		volumes, _, err := f.csi.options(&f, nil, nil, plugins, log)
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/pluginregistry"
+)
+
+// pluginDirs are the directories in which drivers register, with who gets them by type. CSI
+// and DRA drivers may share one, as with a kubelet: each directory has one watcher, which
+// would reject drivers that are for another.
+type pluginDirs map[string]map[string]pluginregistry.Handler
+
+func (d pluginDirs) add(dir, pluginType string, h pluginregistry.Handler) {
+	dir = filepath.Clean(dir)
+	if d[dir] == nil {
+		d[dir] = map[string]pluginregistry.Handler{}
+	}
+	d[dir][pluginType] = h
+}
+
+// options returns what watches the directories.
+func (d pluginDirs) options(log *slog.Logger) ([]agent.Option, error) {
+	var opts []agent.Option
+	for _, dir := range slices.Sorted(maps.Keys(d)) {
+		registry, err := pluginregistry.New(pluginregistry.Config{Dir: dir, Handlers: d[dir], Logger: log})
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, agent.WithRunner("plugins in "+dir, func(*agent.Components) (agent.Runner, error) { return registry, nil }))
+	}
+	return opts, nil
+}
