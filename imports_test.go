@@ -116,7 +116,7 @@ var sharedImports = []string{"internal/logattr", "internal/notify", "internal/pr
 
 // adapters and test kits may import any package of the module, and are imported by users and tests
 // alone.
-var adapters = []string{"prom", "otel", "timeline", "kube", "internal/kubetest", "internal/agenttest", "internal/browsertest", "internal/containerdtest"}
+var adapters = []string{"prom", "otel", "timeline", "kube", "internal/kubetest", "internal/agenttest", "internal/browsertest", "internal/containerdtest", "internal/vmtest"}
 
 func TestImports_OnlyAllowed(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...").Output()

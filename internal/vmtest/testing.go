@@ -1,0 +1,64 @@
+//go:build linux
+
+package vmtest
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// runTimeout bounds MustRun and MustBoot, so that a hung machine ends in a failure with its console.
+const runTimeout = 8 * time.Minute
+
+// Start boots a machine that is closed when the test ends. It skips the test if there is no
+// image. In the stage vm of CI SUBLET_VM is always set, and everything else that is missing
+// fails the test.
+func Start(t testing.TB, cfg Config) *Machine {
+	t.Helper()
+	if os.Getenv(Env) == "" {
+		t.Skip("no virtual machine: " + Env + " is not set; .ci/run vm builds the image and runs this test")
+	}
+	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil && os.Getenv("CI") == "" {
+		t.Skip("no virtual machine: apt-get install qemu-system-x86 qemu-utils")
+	}
+	m, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	m.MustBoot(t)
+	return m
+}
+
+// MustBoot boots the machine, or ends the test.
+func (m *Machine) MustBoot(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	defer cancel()
+	began := time.Now()
+	if err := m.Boot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("booted in %v", time.Since(began).Round(time.Second))
+}
+
+// MustRun runs a script and returns what it has printed. If it fails, the test ends.
+func (m *Machine) MustRun(t testing.TB, script string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	defer cancel()
+	var out strings.Builder
+	code, err := m.Run(ctx, script, &out)
+	if err != nil || code != 0 {
+		t.Fatalf("exit code %d of %q: %v\n%s", code, script, err, out.String())
+	}
+	return out.String()
+}
