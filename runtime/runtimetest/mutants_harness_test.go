@@ -53,7 +53,7 @@ func (m mutant) suite(t *testing.T) *suite {
 	direct, err := rt.Dial()
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = direct.Close() })
-	s.cc = m.proxied(t, direct)
+	s.cc = m.proxied(t, newEquipment(direct))
 	require.NoError(t, s.getImages(t.Context()))
 	return s
 }
