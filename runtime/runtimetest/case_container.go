@@ -127,6 +127,9 @@ func createCases() []testCase {
 				c.fatal("image.image in the status is %q, want a name of the image: %v", name, slices.Concat(img.GetRepoTags(), img.GetRepoDigests()))
 			}
 			same(c, img.GetId(), c.image(name).GetId(), "id of the image that image.image in the status names")
+			for _, item := range c.containers(&v1.ContainerFilter{Id: id}) {
+				c.check(item.GetImage().GetImage() != "", "image.image in the list is empty; kubelets ignore such a container")
+			}
 		}},
 		{"a container reports its user", "status.containerStatuses.user would be empty", 0, func(c *CaseT) {
 			st := c.status(c.pod("p").start("c", longRunTime))

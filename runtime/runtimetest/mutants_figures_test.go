@@ -261,6 +261,10 @@ func mutantsOfFigures() []mutant {
 			response: onResponse(func(r *v1.ListMetricDescriptorsResponse) { r.Descriptors = r.Descriptors[1:] }),
 		},
 		{
+			defect: "no metric has a descriptor", caseName: "metrics of pods are described", report: "no descriptor",
+			response: onResponse(func(r *v1.ListMetricDescriptorsResponse) { r.Descriptors = nil }),
+		},
+		{
 			defect: "metrics have fewer labels than their descriptors", caseName: "metrics of pods are described", report: "label_values",
 			response: onResponse(func(r *v1.ListMetricDescriptorsResponse) {
 				for _, d := range r.GetDescriptors() {

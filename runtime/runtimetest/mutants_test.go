@@ -253,6 +253,10 @@ func mutantsOfStatuses() []mutant {
 			response: onStatus(func(st *v1.ContainerStatus) { st.Image.Image = st.GetImageId() }),
 		},
 		{
+			defect: "lists do not name the image of a container", caseName: "a container reports the name of its image", report: "image.image in the list is empty",
+			response: onItems(func(it *v1.Container) { it.Image = nil }),
+		},
+		{
 			defect: "the user is not reported", caseName: "a container reports its user", report: "user.linux is missing",
 			response: onStatus(func(st *v1.ContainerStatus) { st.User = nil }),
 		},
