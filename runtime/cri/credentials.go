@@ -3,10 +3,13 @@ package cri
 import (
 	"context"
 	"log/slog"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // CredentialProvider finds logins of the node for image pulls, in addition to the pull
-// secrets of pods. An image that was pulled with one of them is for every pod of the node.
+// secrets of pods. An image that was pulled with one of them is for every pod of the node,
+// unless RegistryLogin.ServiceAccount says otherwise.
 // Package credentialprovider has those of a kubelet.
 type CredentialProvider interface {
 	// Credentials returns logins for an image, by the place that each is for: a registry,
@@ -17,10 +20,22 @@ type CredentialProvider interface {
 	Credentials(ctx context.Context, image string) (map[string]RegistryLogin, error)
 }
 
+// PodCredentialProvider is a CredentialProvider whose logins depend on the pod.
+type PodCredentialProvider interface {
+	CredentialProvider
+	// PodCredentials is called instead of Credentials, also to find out whether the pod
+	// may use an image that is present.
+	PodCredentials(ctx context.Context, pod *corev1.Pod, image string) (map[string]RegistryLogin, error)
+}
+
 // RegistryLogin is a login at a registry. It prints as "[redacted]".
 type RegistryLogin struct {
 	Username, Password           string
 	IdentityToken, RegistryToken string
+	// ServiceAccount identifies the service account of the pod, if the login is for its pods
+	// only: an image that was pulled with it is for pods with a login of the same
+	// service account. "": the image is for every pod of the node.
+	ServiceAccount string
 }
 
 const redacted = "[redacted]"

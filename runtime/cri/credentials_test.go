@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/logtest"
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // credentials is a CredentialProvider.
@@ -65,4 +67,60 @@ func TestCredentials_Unavailable(t *testing.T) {
 			assert.True(t, strings.Contains(log.String(), "credentials of the node unavailable") && strings.Contains(log.String(), name), log.String())
 		})
 	}
+}
+
+// podCredentials is a PodCredentialProvider.
+type podCredentials struct {
+	credentials
+	of func(pod *corev1.Pod) (map[string]RegistryLogin, error)
+}
+
+func (p podCredentials) PodCredentials(_ context.Context, pod *corev1.Pod, _ string) (map[string]RegistryLogin, error) {
+	return p.of(pod)
+}
+
+// IM-6: what a service account could pull is for its pods alone, also after a restart and
+// with another token, and not for those who have made its name their password.
+func TestCredentials_OfServiceAccounts(t *testing.T) {
+	const account = "default/builder uid-1"
+	f := privateRegistry()
+	password := "right"
+	provider := podCredentials{of: func(pod *corev1.Pod) (map[string]RegistryLogin, error) {
+		switch pod.Spec.ServiceAccountName {
+		case "builder":
+			return map[string]RegistryLogin{"reg.example": {Username: "ann", Password: password, ServiceAccount: account}}, nil
+		case "other":
+			return map[string]RegistryLogin{"reg.example": {Username: "other", Password: "x", ServiceAccount: "default/other uid-2"}}, nil
+		case "late":
+			return nil, errors.New("token denied")
+		}
+		return nil, nil
+	}}
+	cfg := Config{Credentials: provider, ImageAccess: ImageAccess{File: filepath.Join(t.TempDir(), "pulls.json")}}
+	c := f.client(t, cfg)
+	useAs := func(serviceAccount string, policy corev1.PullPolicy, secrets ...podspec.Object) string {
+		t.Helper()
+		pod := onePod("main")
+		pod.Spec.ServiceAccountName = serviceAccount
+		_, err := newEnsureRun(c, pod, secrets...).ensure(t.Context(), "main", neededImage{private, policy})
+		if err != nil {
+			return failure("", err).Reason
+		}
+		return ""
+	}
+	require.Empty(t, useAs("builder", corev1.PullIfNotPresent))
+	password = "renewed"
+	for range 2 {
+		pulls := len(f.pulls)
+		assert.Empty(t, useAs("builder", corev1.PullNever))
+		assert.Empty(t, useAs("builder", corev1.PullIfNotPresent))
+		assert.Len(t, f.pulls, pulls, "it is present")
+		for _, name := range []string{"", "other", "late"} {
+			assert.Equal(t, "ErrImageNeverPull", useAs(name, corev1.PullNever), name)
+		}
+		assert.Equal(t, "ErrImageNeverPull", useAs("", corev1.PullNever, dockerSecret("s", `{"auths":{"reg.example":{"registrytoken":"service account default/builder uid-1"}}}`)))
+		c = f.client(t, cfg)
+	}
+	assert.Equal(t, "ErrImagePull", useAs("other", corev1.PullIfNotPresent))
+	assert.NotEmpty(t, useAs("", corev1.PullIfNotPresent))
 }

@@ -107,7 +107,7 @@ func (t *applyRun) ensure(ctx context.Context, container string, w neededImage) 
 			return nil, &reasonError{"ImageInspectError", err}
 		}
 		if im != nil {
-			may, err := t.c.puller.MayUse(ctx, im.GetId(), req)
+			may, err := t.mayUse(ctx, im, req)
 			if err != nil {
 				return nil, &reasonError{"ImageInspectError", err}
 			}
@@ -124,11 +124,20 @@ func (t *applyRun) ensure(ctx context.Context, container string, w neededImage) 
 			return nil, &reasonError{"ErrImageNeverPull", err}
 		}
 	}
-	return t.pull(ctx, container, w, req, arrivals)
+	return t.pull(ctx, container, w, t.withNodeLogins(ctx, req), arrivals)
+}
+
+// mayUse reports whether the pod may use an image that is present: by its own logins, or by
+// those that its service account has.
+func (t *applyRun) mayUse(ctx context.Context, im *v1.Image, req images.Request) (bool, error) {
+	may, err := t.c.puller.MayUse(ctx, im.GetId(), req)
+	if _, ok := t.c.cfg.Credentials.(PodCredentialProvider); may || err != nil || !ok {
+		return may, err
+	}
+	return t.c.puller.MayUse(ctx, im.GetId(), t.withNodeLogins(ctx, req))
 }
 
 func (t *applyRun) pull(ctx context.Context, container string, w neededImage, req images.Request, arrivals uint64) (*v1.Image, error) {
-	req = t.withNodeLogins(ctx, req)
 	sandbox, err := t.translator().Sandbox(0)
 	if err != nil {
 		sandbox = nil // the failure of the sandbox is reported elsewhere
@@ -184,10 +193,13 @@ func (t *applyRun) withNodeLogins(ctx context.Context, req images.Request) image
 	}
 	var ring images.Keyring
 	err := safe.Call(t.c.cfg.Logger, "find credentials", func() error {
-		logins, err := t.c.cfg.Credentials.Credentials(ctx, req.Ref)
-		auths := make(map[string]*v1.AuthConfig, len(logins))
+		logins, err := t.nodeLogins(ctx, req.Ref)
+		auths := make(map[string]images.NodeLogin, len(logins))
 		for where, l := range logins {
-			auths[where] = &v1.AuthConfig{Username: l.Username, Password: l.Password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken}
+			auths[where] = images.NodeLogin{
+				Auth:    &v1.AuthConfig{Username: l.Username, Password: l.Password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken},
+				Account: l.ServiceAccount,
+			}
 		}
 		var errPlaces error
 		ring, errPlaces = images.NodeKeyring(auths)
@@ -197,6 +209,13 @@ func (t *applyRun) withNodeLogins(ctx context.Context, req images.Request) image
 		t.c.logPod(slog.LevelWarn, t.pod, "credentials of the node unavailable", slog.String("image", req.Ref), logattr.Err(err))
 	}
 	return req.WithNode(ring)
+}
+
+func (t *applyRun) nodeLogins(ctx context.Context, image string) (map[string]RegistryLogin, error) {
+	if p, ok := t.c.cfg.Credentials.(PodCredentialProvider); ok {
+		return p.PodCredentials(ctx, t.pod, image)
+	}
+	return t.c.cfg.Credentials.Credentials(ctx, image)
 }
 
 // imageStatus returns the image that ref names, or nil when it is not there.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	configv1 "k8s.io/kubelet/config/v1"
 	apiv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
 	"sigs.k8s.io/yaml"
@@ -70,7 +71,7 @@ func readConfigFile(path string) ([]configv1.CredentialProvider, error) {
 }
 
 // check returns all errors of the providers.
-func check(providers []configv1.CredentialProvider, binDir string) error {
+func check(providers []configv1.CredentialProvider, binDir string, hasAccounts bool) error {
 	var errs []error
 	names := map[string]bool{}
 	for i, p := range providers {
@@ -101,7 +102,12 @@ func check(providers []configv1.CredentialProvider, binDir string) error {
 			fail("defaultCacheDuration: required, and must not be negative; 0s: nothing is cached")
 		}
 		if p.TokenAttributes != nil {
-			fail("tokenAttributes: tokens of service accounts are not supported")
+			if p.APIVersion != apiv1.SchemeGroupVersion.String() {
+				fail("tokenAttributes: need apiVersion %s", apiv1.SchemeGroupVersion)
+			}
+			for _, err := range checkTokens(p.TokenAttributes, hasAccounts) {
+				fail("tokenAttributes: %w", err)
+			}
 		}
 		for _, v := range p.Env {
 			if v.Name == "" || strings.ContainsAny(v.Name, "=\x00") {
@@ -110,6 +116,31 @@ func check(providers []configv1.CredentialProvider, binDir string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkTokens returns all errors of the attributes of a plugin that gets tokens.
+func checkTokens(a *configv1.ServiceAccountTokenAttributes, hasAccounts bool) (errs []error) {
+	fail := func(is bool, format string, args ...any) {
+		if is {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	requires := a.RequireServiceAccount != nil && *a.RequireServiceAccount
+	fail(requires && !hasAccounts, "requireServiceAccount: there are no service accounts without a cluster")
+	fail(a.ServiceAccountTokenAudience == "", "serviceAccountTokenAudience: required")
+	fail(a.RequireServiceAccount == nil, "requireServiceAccount: required")
+	fail(!requires && len(a.RequiredServiceAccountAnnotationKeys) > 0, "requiredServiceAccountAnnotationKeys need requireServiceAccount: true")
+	fail(a.CacheType != configv1.ServiceAccountServiceAccountTokenCacheType && a.CacheType != configv1.TokenServiceAccountTokenCacheType,
+		"cacheType: %q must be ServiceAccount or Token", a.CacheType)
+	seen := map[string]bool{}
+	for _, key := range slices.Concat(a.RequiredServiceAccountAnnotationKeys, a.OptionalServiceAccountAnnotationKeys) {
+		fail(seen[key], "annotation %q: used twice", key)
+		seen[key] = true
+		for _, why := range validation.IsQualifiedName(strings.ToLower(key)) {
+			fail(true, "annotation %q: %s", key, why)
+		}
+	}
+	return errs
 }
 
 // executable returns an error for what is not a program.

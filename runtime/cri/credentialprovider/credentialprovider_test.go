@@ -36,11 +36,15 @@ func answer(mode string) {
 	if err != nil {
 		panic(err)
 	}
-	var request struct{ Kind, APIVersion, Image string }
+	var request struct {
+		Kind, APIVersion, Image, ServiceAccountToken string
+		ServiceAccountAnnotations                    map[string]string
+	}
 	if err := json.NewDecoder(os.Stdin).Decode(&request); err != nil {
 		panic(err)
 	}
-	fmt.Fprintln(log, request.Kind, request.APIVersion, request.Image, strings.Join(os.Args[1:], " "))
+	line := fmt.Sprintln(request.Kind, request.APIVersion, request.Image, strings.Join(os.Args[1:], " "), request.ServiceAccountToken, request.ServiceAccountAnnotations)
+	fmt.Fprintln(log, strings.TrimRight(strings.TrimSuffix(line, "map[]\n"), " \n"))
 	_ = log.Close()
 	const form = `{"kind":"CredentialProviderResponse","apiVersion":"credentialprovider.kubelet.k8s.io/v1","cacheKeyType":%q,%s"auth":{%q:{"username":"u","password":"hunter2"}}}`
 	registry, _, _ := strings.Cut(request.Image, "/")
@@ -58,6 +62,8 @@ func answer(mode string) {
 		fmt.Print(strings.Repeat(" ", 2<<20))
 	case "slow":
 		time.Sleep(time.Hour) // it is killed
+	case "echo":
+		fmt.Printf(`{"kind":"CredentialProviderResponse","apiVersion":"credentialprovider.kubelet.k8s.io/v1","cacheKeyType":"Image","auth":{"r.example":{"username":"u","password":%q}}}`, request.ServiceAccountToken)
 	case "none":
 		fmt.Printf(form, "Image", `"cacheDuration":"0s",`, registry)
 	default:
@@ -91,7 +97,7 @@ providers:
 func load(t *testing.T, mode, match string) (cri.CredentialProvider, func() []string) {
 	t.Helper()
 	config, dir, calls := setup(t, mode, match)
-	p, err := credentialprovider.LoadPlugins(config, dir, nil)
+	p, err := credentialprovider.LoadPlugins(credentialprovider.PluginsConfig{Path: config, BinDir: dir})
 	require.NoError(t, err)
 	return p, func() []string {
 		text, err := os.ReadFile(calls)
@@ -179,7 +185,7 @@ func TestPlugins_ReportBadAnswersWithoutSecrets(t *testing.T) {
 // A pod that is deleted does not wait for a plugin that hangs.
 func TestPlugins_LeaveHungPluginsToOthers(t *testing.T) {
 	config, dir, calls := setup(t, "slow", "*.example")
-	p, err := credentialprovider.LoadPlugins(config, dir, slog.New(slog.DiscardHandler))
+	p, err := credentialprovider.LoadPlugins(credentialprovider.PluginsConfig{Path: config, BinDir: dir, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -204,10 +210,10 @@ func TestLoadPlugins_ReportsAllErrors(t *testing.T) {
 - {name: notes.txt, apiVersion: credentialprovider.kubelet.k8s.io/v1, matchImages: [x.example], defaultCacheDuration: 0s}
 - {name: missing, apiVersion: credentialprovider.kubelet.k8s.io/v1, matchImages: [x.example], defaultCacheDuration: 0s}
 `)
-	_, err := credentialprovider.LoadPlugins(bad, dir, nil)
+	_, err := credentialprovider.LoadPlugins(credentialprovider.PluginsConfig{Path: bad, BinDir: dir})
 	for _, want := range []string{
 		`providers[0] "../evil": name: must be the name of a program`, `apiVersion: "v7"`, `"in valid" is not a registry`, "defaultCacheDuration", `"A=B" is not the name`,
-		"matchImages: at least one required", "tokenAttributes: tokens of service accounts are not supported", "notes.txt: not an executable file",
+		"matchImages: at least one required", "tokenAttributes: requireServiceAccount: required", "notes.txt: not an executable file",
 		`providers[2] "notes.txt": name: used twice`, filepath.Join(dir, "missing"),
 	} {
 		require.ErrorContains(t, err, want)
@@ -220,12 +226,12 @@ func TestLoadPlugins_ReportsAllErrors(t *testing.T) {
 		strings.Repeat("#", 2<<20):    "larger than",
 		strings.Replace(head, "/v1", "/v1beta9", 1): "kubelet.config.k8s.io/v1beta9",
 	} {
-		_, err := credentialprovider.LoadPlugins(write("b.yaml", text), dir, nil)
+		_, err := credentialprovider.LoadPlugins(credentialprovider.PluginsConfig{Path: write("b.yaml", text), BinDir: dir})
 		require.ErrorContains(t, err, want)
 	}
-	_, err = credentialprovider.LoadPlugins(filepath.Join(dir, "none"), dir, nil)
+	_, err = credentialprovider.LoadPlugins(credentialprovider.PluginsConfig{Path: filepath.Join(dir, "none"), BinDir: dir})
 	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = credentialprovider.LoadPlugins(t.TempDir(), dir, nil)
+	_, err = credentialprovider.LoadPlugins(credentialprovider.PluginsConfig{Path: t.TempDir(), BinDir: dir})
 	require.ErrorContains(t, err, "no file ends in")
 }
 
@@ -236,7 +242,7 @@ func TestLoadPlugins_ReadsDirectories(t *testing.T) {
 	require.NoError(t, err)
 	configs := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(configs, "1.yaml"), text, 0o600))
-	p, err := credentialprovider.LoadPlugins(configs, dir, nil)
+	p, err := credentialprovider.LoadPlugins(credentialprovider.PluginsConfig{Path: configs, BinDir: dir})
 	require.NoError(t, err)
 	logins, err := p.Credentials(t.Context(), "a.example/x")
 	require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 
+	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -66,11 +67,27 @@ func Join(providers ...cri.CredentialProvider) cri.CredentialProvider { return j
 
 type joined []cri.CredentialProvider
 
+var _ cri.PodCredentialProvider = joined(nil)
+
 func (j joined) Credentials(ctx context.Context, image string) (map[string]cri.RegistryLogin, error) {
+	return j.all(func(p cri.CredentialProvider) (map[string]cri.RegistryLogin, error) { return p.Credentials(ctx, image) })
+}
+
+func (j joined) PodCredentials(ctx context.Context, pod *corev1.Pod, image string) (map[string]cri.RegistryLogin, error) {
+	return j.all(func(p cri.CredentialProvider) (map[string]cri.RegistryLogin, error) {
+		if of, ok := p.(cri.PodCredentialProvider); ok {
+			return of.PodCredentials(ctx, pod, image)
+		}
+		return p.Credentials(ctx, image)
+	})
+}
+
+// all asks all providers.
+func (j joined) all(ask func(cri.CredentialProvider) (map[string]cri.RegistryLogin, error)) (map[string]cri.RegistryLogin, error) {
 	all := map[string]cri.RegistryLogin{}
 	var errs []error
 	for _, p := range j {
-		logins, err := p.Credentials(ctx, image)
+		logins, err := ask(p)
 		errs = append(errs, err)
 		for where, l := range logins {
 			if _, ok := all[where]; !ok {

@@ -39,13 +39,22 @@ func TestReadConfig_EachFault(t *testing.T) {
 		{"name: program", "name: directory", "not an executable file"},
 		{", defaultCacheDuration: 0s", "", "defaultCacheDuration: required"},
 		{"defaultCacheDuration: 0s", "defaultCacheDuration: -1s", "must not be negative"},
+		{"0s}", "0s, tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: false, cacheType: Token}}", ""},
+		{"0s}", "0s, tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: true, cacheType: Token}}", "no service accounts without a cluster"},
+		{"0s}", "0s, tokenAttributes: {requireServiceAccount: false, cacheType: Token}}", "serviceAccountTokenAudience: required"},
+		{"0s}", "0s, tokenAttributes: {serviceAccountTokenAudience: a, cacheType: ServiceAccount}}", "requireServiceAccount: required"},
+		{"0s}", "0s, tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: false}}", `cacheType: "" must be`},
+		{"0s}", "0s, tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: false, cacheType: Token, requiredServiceAccountAnnotationKeys: [k]}}", "need requireServiceAccount: true"},
+		{"0s}", "0s, tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: false, cacheType: Token, optionalServiceAccountAnnotationKeys: [k, K/l, k]}}", `"k": used twice`},
+		{"0s}", "0s, tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: false, cacheType: Token, optionalServiceAccountAnnotationKeys: ['a b']}}", `annotation "a b":`},
+		{"v1, matchImages: [x.example], defaultCacheDuration: 0s}", "v1beta1, matchImages: [x.example], defaultCacheDuration: 0s, tokenAttributes: {serviceAccountTokenAudience: a, requireServiceAccount: false, cacheType: Token}}", "need apiVersion"},
 		{"0s}", `0s, env: [{name: "", value: x}]}`, `"" is not the name of a variable`},
 	} {
 		path := filepath.Join(t.TempDir(), "config.yaml")
 		require.NoError(t, os.WriteFile(path, []byte(strings.Replace(head+provider, c.replace, c.with, 1)), 0o600))
 		providers, err := readConfig(path)
 		if err == nil {
-			err = check(providers, dir)
+			err = check(providers, dir, false)
 		}
 		if c.err == "" {
 			require.NoError(t, err, c.with)
@@ -71,11 +80,11 @@ func TestPlugin_Cache(t *testing.T) {
 		assert.Empty(t, p.cache, "it is not to be cached")
 		p.store("r.example/app", login("image"), time.Minute)
 		p.store(":global", login("global"), time.Hour)
-		logins, ok := p.lookup("r.example/app")
+		logins, ok := p.lookup(query{image: "r.example/app"})
 		assert.True(t, ok)
 		assert.Equal(t, login("image"), logins)
 		time.Sleep(time.Minute)
-		logins, ok = p.lookup("r.example/app")
+		logins, ok = p.lookup(query{image: "r.example/app"})
 		assert.True(t, ok)
 		assert.Equal(t, login("global"), logins, "the other is too old")
 		p.store("r.example/next", login("next"), time.Hour)
@@ -88,7 +97,7 @@ func TestPlugin_Cache(t *testing.T) {
 		p.store("r.example/more", nil, time.Hour)
 		assert.Len(t, p.cache, 1)
 		time.Sleep(time.Hour)
-		_, ok = p.lookup("r.example/more")
+		_, ok = p.lookup(query{image: "r.example/more"})
 		assert.False(t, ok)
 	})
 }
@@ -101,11 +110,11 @@ func TestPlugin_WaitersOfACall(t *testing.T) {
 		p.calls["app"] = c
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := p.credentials(canceled, "app")
+		_, err := p.credentials(canceled, query{image: "app"})
 		require.ErrorIs(t, err, context.Canceled)
 		assert.Equal(t, []any{1, c, false}, []any{c.waiters, p.calls["app"], stopped}, "the other one waits")
 		c.waiters = 0
-		_, err = p.credentials(canceled, "app")
+		_, err = p.credentials(canceled, query{image: "app"})
 		require.ErrorIs(t, err, context.Canceled)
 		assert.True(t, stopped)
 		assert.Empty(t, p.calls, "the next pod begins another")
@@ -115,7 +124,7 @@ func TestPlugin_WaitersOfACall(t *testing.T) {
 		p.calls["app"] = first
 		waiting, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { _, err := p.credentials(waiting, "app"); ended <- err }()
+		go func() { _, err := p.credentials(waiting, query{image: "app"}); ended <- err }()
 		synctest.Wait()
 		p.calls["app"] = second
 		cancel()
@@ -123,7 +132,7 @@ func TestPlugin_WaitersOfACall(t *testing.T) {
 		assert.Same(t, second, p.calls["app"], "that of others")
 
 		second.done, second.logins = done, login("shared") // which has ended
-		logins, err := p.credentials(t.Context(), "app")
+		logins, err := p.credentials(t.Context(), query{image: "app"})
 		require.NoError(t, err)
 		assert.Equal(t, login("shared"), logins)
 	})
@@ -138,12 +147,12 @@ func TestPlugin_Run(t *testing.T) {
 	var err error
 	p.path, err = os.Executable()
 	require.NoError(t, err)
-	response, err := p.run(t.Context(), "r.example/app")
+	response, err := p.run(t.Context(), query{image: "r.example/app"})
 	require.NoError(t, err, "it has the environment of this process")
 	assert.Contains(t, response.Auth, "r.example")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = p.run(ctx, "r.example/app")
+	_, err = p.run(ctx, query{image: "r.example/app"})
 	require.ErrorContains(t, err, "no answer within 1m0s")
 }
 

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	configv1 "k8s.io/kubelet/config/v1"
 	apiv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
@@ -38,23 +39,35 @@ type Plugins struct {
 	log     *slog.Logger
 }
 
-// LoadPlugins reads the configuration of plugins, as a kubelet does with
-// --image-credential-provider-config: a file or a directory of files. Their programs are in
-// binDir. The error has everything that is wrong. log may be nil.
-func LoadPlugins(config, binDir string, log *slog.Logger) (*Plugins, error) {
+// PluginsConfig says where plugins are.
+type PluginsConfig struct {
+	// Path is the configuration, as for a kubelet's --image-credential-provider-config: a
+	// file or a directory of files. Required.
+	Path string
+	// BinDir is the directory of the programs. Required.
+	BinDir string
+	// ServiceAccounts are those of the cluster. Default: none, and a plugin that requires one
+	// is an error.
+	ServiceAccounts ServiceAccounts
+	Logger          *slog.Logger // default: discard
+}
+
+// LoadPlugins reads the configuration of plugins. The error has everything that is wrong.
+func LoadPlugins(cfg PluginsConfig) (*Plugins, error) {
+	log := cfg.Logger
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	providers, err := readConfig(config)
+	providers, err := readConfig(cfg.Path)
 	if err == nil {
-		err = check(providers, binDir)
+		err = check(providers, cfg.BinDir, cfg.ServiceAccounts != nil)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("credential provider plugins: %w", err)
 	}
 	p := &Plugins{log: log}
 	for i := range providers {
-		p.plugins = append(p.plugins, &plugin{cfg: &providers[i], path: filepath.Join(binDir, providers[i].Name), log: log, cache: map[string]cached{}, calls: map[string]*call{}})
+		p.plugins = append(p.plugins, &plugin{cfg: &providers[i], path: filepath.Join(cfg.BinDir, providers[i].Name), accounts: cfg.ServiceAccounts, log: log, cache: map[string]cached{}, calls: map[string]*call{}})
 	}
 	return p, nil
 }
@@ -63,13 +76,19 @@ func LoadPlugins(config, binDir string, log *slog.Logger) (*Plugins, error) {
 // plugin that has to be called, in their order. Of two logins for the same place that of
 // the first plugin counts.
 func (p *Plugins) Credentials(ctx context.Context, image string) (map[string]cri.RegistryLogin, error) {
+	return p.PodCredentials(ctx, &corev1.Pod{}, image)
+}
+
+// PodCredentials implements cri.PodCredentialProvider: plugins that want it get a token of
+// the pod's service account.
+func (p *Plugins) PodCredentials(ctx context.Context, pod *corev1.Pod, image string) (map[string]cri.RegistryLogin, error) {
 	all := map[string]cri.RegistryLogin{}
 	var errs []error
 	for _, plugin := range p.plugins {
 		if !plugin.matches(image) {
 			continue
 		}
-		logins, err := plugin.credentials(ctx, image)
+		logins, err := plugin.podCredentials(ctx, pod, image)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("credential provider plugin %s: %w", plugin.cfg.Name, err))
 		}
@@ -87,10 +106,12 @@ type plugin struct {
 	cfg  *configv1.CredentialProvider
 	path string
 	log  *slog.Logger
+	// accounts is nil without a cluster.
+	accounts ServiceAccounts
 
 	mu    sync.Mutex
 	cache map[string]cached
-	calls map[string]*call // under way, by image
+	calls map[string]*call // under way, by query.key
 }
 
 // call is a call of a plugin that several pods may wait for.
@@ -113,12 +134,12 @@ func (p *plugin) matches(image string) bool {
 	return slices.ContainsFunc(p.cfg.MatchImages, func(pattern string) bool { return images.Matches(pattern, image) })
 }
 
-// credentials returns the cached answer for an image, or calls the plugin.
-func (p *plugin) credentials(ctx context.Context, image string) (map[string]cri.RegistryLogin, error) {
-	if logins, ok := p.lookup(image); ok {
+// credentials returns the cached answer to a query, or calls the plugin.
+func (p *plugin) credentials(ctx context.Context, q query) (map[string]cri.RegistryLogin, error) {
+	if logins, ok := p.lookup(q); ok {
 		return logins, nil
 	}
-	c := p.join(ctx, image)
+	c := p.join(ctx, q)
 	select {
 	case <-c.done:
 		return c.logins, c.err
@@ -127,8 +148,8 @@ func (p *plugin) credentials(ctx context.Context, image string) (map[string]cri.
 	p.mu.Lock()
 	c.waiters--
 	last := c.waiters == 0
-	if last && p.calls[image] == c {
-		delete(p.calls, image)
+	if last && p.calls[q.key()] == c {
+		delete(p.calls, q.key())
 	}
 	p.mu.Unlock()
 	if last {
@@ -138,51 +159,52 @@ func (p *plugin) credentials(ctx context.Context, image string) (map[string]cri.
 	return nil, ctx.Err()
 }
 
-// join returns the call for an image, begun now if there is none. It goes on as long as
+// join returns the call for a query, begun now if there is none. It goes on as long as
 // anybody waits for it.
-func (p *plugin) join(ctx context.Context, image string) *call {
+func (p *plugin) join(ctx context.Context, q query) *call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c := p.calls[image]; c != nil {
+	key := q.key()
+	if c := p.calls[key]; c != nil {
 		c.waiters++
 		return c
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pluginTimeout)
 	c := &call{waiters: 1, cancel: cancel, done: make(chan struct{})}
-	p.calls[image] = c
+	p.calls[key] = c
 	go func() {
 		defer close(c.done)
 		defer cancel()
-		c.logins, c.err = p.call(ctx, image)
+		c.logins, c.err = p.call(ctx, q)
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.calls[image] == c {
-			delete(p.calls, image)
+		if p.calls[key] == c {
+			delete(p.calls, key)
 		}
 	}()
 	return c
 }
 
-// cacheKey returns the key of answers of a type for an image. The types cannot be confused:
+// cacheKey returns the key of answers of a type to a query. The types cannot be confused:
 // no image has a colon at its beginning.
-func cacheKey(t apiv1.PluginCacheKeyType, image string) (string, bool) {
+func cacheKey(t apiv1.PluginCacheKeyType, q query) (string, bool) {
 	switch t {
 	case apiv1.ImagePluginCacheKeyType:
-		return image, true
+		return q.scope + q.image, true
 	case apiv1.RegistryPluginCacheKeyType:
-		registry, _, _ := strings.Cut(image, "/")
-		return ":registry " + registry, true
+		registry, _, _ := strings.Cut(q.image, "/")
+		return q.scope + ":registry " + registry, true
 	case apiv1.GlobalPluginCacheKeyType:
-		return ":global", true
+		return q.scope + ":global", true
 	}
 	return "", false
 }
 
-func (p *plugin) lookup(image string) (map[string]cri.RegistryLogin, bool) {
+func (p *plugin) lookup(q query) (map[string]cri.RegistryLogin, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range []apiv1.PluginCacheKeyType{apiv1.ImagePluginCacheKeyType, apiv1.RegistryPluginCacheKeyType, apiv1.GlobalPluginCacheKeyType} {
-		key, _ := cacheKey(t, image)
+		key, _ := cacheKey(t, q)
 		if c, ok := p.cache[key]; ok && time.Now().Before(c.until) {
 			return c.logins, true
 		}
@@ -205,18 +227,21 @@ func (p *plugin) store(key string, logins map[string]cri.RegistryLogin, duration
 }
 
 // call runs the plugin and stores its answer.
-func (p *plugin) call(ctx context.Context, image string) (map[string]cri.RegistryLogin, error) {
-	response, err := p.run(ctx, image)
+func (p *plugin) call(ctx context.Context, q query) (map[string]cri.RegistryLogin, error) {
+	response, err := p.run(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	key, ok := cacheKey(response.CacheKeyType, image)
+	key, ok := cacheKey(response.CacheKeyType, q)
 	if !ok {
 		return nil, fmt.Errorf("cacheKeyType %q of its answer must be Image, Registry or Global", response.CacheKeyType)
 	}
 	logins := make(map[string]cri.RegistryLogin, len(response.Auth))
 	for where, a := range response.Auth {
-		logins[where] = cri.RegistryLogin{Username: a.Username, Password: a.Password}
+		if err := p.checkPassword(q, a.Password); err != nil {
+			return nil, err
+		}
+		logins[where] = cri.RegistryLogin{Username: a.Username, Password: a.Password, ServiceAccount: q.account}
 	}
 	duration := p.cfg.DefaultCacheDuration.Duration
 	if response.CacheDuration != nil {
@@ -228,9 +253,10 @@ func (p *plugin) call(ctx context.Context, image string) (map[string]cri.Registr
 
 // run executes the program. Neither its output nor what it writes to its standard error is
 // part of the error: either may contain a login.
-func (p *plugin) run(ctx context.Context, image string) (*apiv1.CredentialProviderResponse, error) {
+func (p *plugin) run(ctx context.Context, q query) (*apiv1.CredentialProviderResponse, error) {
 	request, err := json.Marshal(apiv1.CredentialProviderRequest{
-		TypeMeta: metav1.TypeMeta{APIVersion: p.cfg.APIVersion, Kind: "CredentialProviderRequest"}, Image: image,
+		TypeMeta: metav1.TypeMeta{APIVersion: p.cfg.APIVersion, Kind: "CredentialProviderRequest"},
+		Image:    q.image, ServiceAccountToken: q.token, ServiceAccountAnnotations: q.annotations,
 	})
 	if err != nil {
 		return nil, err
@@ -244,7 +270,7 @@ func (p *plugin) run(ctx context.Context, image string) (*apiv1.CredentialProvid
 	}
 	start := time.Now()
 	err = cmd.Run()
-	p.log.Debug("credential provider plugin called", slog.String("plugin", p.cfg.Name), slog.String("image", image),
+	p.log.Debug("credential provider plugin called", slog.String("plugin", p.cfg.Name), slog.String("image", q.image),
 		slog.Duration("duration", time.Since(start)), logattr.Err(err))
 	switch {
 	case ctx.Err() != nil:

@@ -22,6 +22,14 @@ type credential struct {
 	host   string // with port; parts of the name may be globs
 	prefix string // of the repository's path; "" matches all
 	auth   *v1.AuthConfig
+	// account is the service account that a login of the node is for; "": all pods.
+	account string
+}
+
+// NodeLogin is a login of the node, or of one of its service accounts.
+type NodeLogin struct {
+	Auth    *v1.AuthConfig
+	Account string // identifies the service account; "": the login is for all pods
 }
 
 // Keyring holds credentials, the most specific first.
@@ -55,7 +63,7 @@ func (k Keyring) sort() {
 
 // NodeKeyring returns a Keyring of the logins of the node, by the place that each is for.
 // The error says how many places are malformed.
-func NodeKeyring(logins map[string]*v1.AuthConfig) (Keyring, error) {
+func NodeKeyring(logins map[string]NodeLogin) (Keyring, error) {
 	var ring Keyring
 	bad := 0
 	for _, where := range slices.Sorted(maps.Keys(logins)) {
@@ -64,7 +72,7 @@ func NodeKeyring(logins map[string]*v1.AuthConfig) (Keyring, error) {
 			bad++
 			continue
 		}
-		ring = append(ring, credential{host: host, prefix: prefix, auth: logins[where]})
+		ring = append(ring, credential{host, prefix, logins[where].Auth, logins[where].Account})
 	}
 	ring.sort()
 	if bad > 0 {
@@ -214,10 +222,19 @@ func (k Keyring) Request(name, handler string) (Request, error) {
 }
 
 // WithNode returns the request with the logins of the node that match, which are tried
-// after those of the pod. An image that is pulled with one of them is for every pod.
+// after those of the pod. An image that is pulled with one of them is for every pod, or for
+// those of the service account that the login is for.
 func (r Request) WithNode(ring Keyring) Request {
-	if ref, err := ParseReference(r.Ref); err == nil {
-		r.nodeLogins = ring.lookup(ref)
+	ref, err := ParseReference(r.Ref)
+	if err != nil {
+		return r
+	}
+	r.nodeLogins, r.accounts = nil, map[*v1.AuthConfig]string{}
+	for _, c := range ring {
+		if c.matches(ref) {
+			r.nodeLogins = append(r.nodeLogins, c.auth)
+			r.accounts[c.auth] = c.account
+		}
 	}
 	return r
 }

@@ -55,8 +55,9 @@ type Limits struct {
 type Request struct {
 	Ref                 string // as the runtime gets it
 	repository, handler string
-	logins              []*v1.AuthConfig // of the pod, the best match first
-	nodeLogins          []*v1.AuthConfig // of the node
+	logins              []*v1.AuthConfig          // of the pod, the best match first
+	nodeLogins          []*v1.AuthConfig          // of the node
+	accounts            map[*v1.AuthConfig]string // by login of the node: the service account that it is for, or ""
 }
 
 // Puller pulls images: each reference once at a time regardless of how many wait for it,
@@ -89,12 +90,33 @@ func (r *Request) key() pullKey {
 	return pullKey{r.Ref, fingerprint(slices.Concat(r.logins, r.nodeLogins)), r.handler}
 }
 
-// recorded returns the login that a pull is recorded with: none for one of the node.
-func (r *Request) recorded(auth *v1.AuthConfig) *v1.AuthConfig {
-	if slices.Contains(r.nodeLogins, auth) {
-		return nil
+// grant is who may use an image that was pulled: whoever has a login, or the pods of a
+// service account. The zero grant is for all pods.
+type grant struct {
+	auth    *v1.AuthConfig
+	account string
+}
+
+// grantOf returns who may use an image that was pulled with a login.
+func (r *Request) grantOf(auth *v1.AuthConfig) grant {
+	if account, ok := r.accounts[auth]; ok {
+		return grant{account: account}
 	}
-	return auth
+	return grant{auth: auth}
+}
+
+// grants returns what the pod may use images by.
+func (r *Request) grants() []grant {
+	var out []grant
+	for _, auth := range r.logins {
+		out = append(out, grant{auth: auth})
+	}
+	for _, account := range r.accounts {
+		if account != "" {
+			out = append(out, grant{account: account})
+		}
+	}
+	return out
 }
 
 func (r *Request) target() pullTarget { return pullTarget{r.Ref, r.handler} }

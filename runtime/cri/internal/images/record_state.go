@@ -16,7 +16,7 @@ const maxLogins = 64
 // pullRecord is how an image was pulled from one repository.
 type pullRecord struct {
 	Public bool     `json:"public,omitempty"` // without a login
-	Logins []string `json:"logins,omitempty"` // keyed hashes
+	Logins []string `json:"logins,omitempty"` // keyed hashes, of service accounts too
 }
 
 // recordState is what is known of all images. Nothing of it is secret but to those
@@ -38,10 +38,14 @@ func (s *recordState) reset() {
 	s.Images, s.Begun = make(map[string]map[string]pullRecord), make(map[string]int)
 }
 
-// hash makes of a login what may be kept of it.
-func (s *recordState) hash(auth *v1.AuthConfig) string {
+// hash makes of a grant what may be kept of it. No login has the hash of a service account.
+func (s *recordState) hash(g grant) string {
 	mac := hmac.New(sha256.New, s.Key)
-	_, _ = mac.Write([]byte(fingerprint([]*v1.AuthConfig{auth})))
+	if g.account != "" {
+		_, _ = mac.Write([]byte("service account " + g.account))
+	} else {
+		_, _ = mac.Write([]byte(fingerprint([]*v1.AuthConfig{g.auth})))
+	}
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
@@ -52,25 +56,24 @@ func (s *recordState) isPreloaded(id, ref string) bool {
 }
 
 // couldPull reports whether the image was pulled from that repository without a login, or
-// with one of these.
-func (s *recordState) couldPull(id, repository string, logins []*v1.AuthConfig) bool {
+// by one of these.
+func (s *recordState) couldPull(id, repository string, grants []grant) bool {
 	record := s.Images[id][repository]
-	return record.Public || slices.ContainsFunc(logins, func(auth *v1.AuthConfig) bool {
-		return slices.Contains(record.Logins, s.hash(auth))
+	return record.Public || slices.ContainsFunc(grants, func(g grant) bool {
+		return slices.Contains(record.Logins, s.hash(g))
 	})
 }
 
-// note adds a pull that worked. Nil is a pull without a login, after which no pod
-// needs one.
-func (s *recordState) note(id, repository string, auth *v1.AuthConfig) (changed bool) {
+// note adds a pull that worked. After one for all pods, no pod needs a login.
+func (s *recordState) note(id, repository string, g grant) (changed bool) {
 	record := s.Images[id][repository]
 	switch {
 	case record.Public:
 		return false
-	case auth == nil:
+	case g == (grant{}):
 		record = pullRecord{Public: true}
 	default:
-		hash := s.hash(auth)
+		hash := s.hash(g)
 		if slices.Contains(record.Logins, hash) {
 			return false
 		}

@@ -180,7 +180,7 @@ func (r *records) mayUse(ctx context.Context, id string, req Request) (bool, err
 func (r *records) loadedMayUse(id string, req Request) bool {
 	r.mu.Lock()
 	preloaded := r.state.isPreloaded(id, req.Ref)
-	could := r.state.couldPull(id, req.repository, req.logins)
+	could := r.state.couldPull(id, req.repository, req.grants())
 	r.mu.Unlock()
 	return could || r.cfg.Exempt(req.repository, preloaded)
 }
@@ -220,7 +220,7 @@ func (r *records) end(req Request, auth *v1.AuthConfig) {
 // pulled notes a pull that worked, before its beginning is forgotten.
 func (r *records) pulled(ctx context.Context, id string, req Request, auth *v1.AuthConfig) {
 	r.mu.Lock()
-	changed := r.state.note(id, req.repository, req.recorded(auth))
+	changed := r.state.note(id, req.repository, req.grantOf(auth))
 	r.pulls++
 	r.noted[id] = r.pulls
 	crowded := len(r.state.Images) > r.pruneAt

@@ -180,13 +180,13 @@ func TestRecords_AreBounded(t *testing.T) {
 
 	var s recordState
 	s.reset()
-	newest := &v1.AuthConfig{Username: "newest"}
+	newest := grant{auth: &v1.AuthConfig{Username: "newest"}}
 	for i := range maxLogins + 5 {
-		assert.True(t, s.note("id", "repo", &v1.AuthConfig{Username: strings.Repeat("u", i+1)}))
+		assert.True(t, s.note("id", "repo", grant{auth: &v1.AuthConfig{Username: strings.Repeat("u", i+1)}}))
 	}
 	assert.True(t, s.note("id", "repo", newest))
 	assert.False(t, s.note("id", "repo", newest))
 	assert.Len(t, s.Images["id"]["repo"].Logins, maxLogins)
-	assert.True(t, s.couldPull("id", "repo", []*v1.AuthConfig{newest}))
-	assert.False(t, s.couldPull("id", "repo", []*v1.AuthConfig{{Username: "u"}}), "the oldest are forgotten")
+	assert.True(t, s.couldPull("id", "repo", []grant{newest}))
+	assert.False(t, s.couldPull("id", "repo", []grant{{auth: &v1.AuthConfig{Username: "u"}}}), "the oldest are forgotten")
 }
