@@ -73,6 +73,9 @@ type NodeConfig struct {
 	ReportPeriod  time.Duration // of sending it without a change. Default: 5 min
 	LeaseDuration time.Duration // the lease is renewed four times in it. Default: 40 s
 
+	// Objects are those of the pods, for NodeOptions. Default: Objects in a directory beside
+	// that of the pods.
+	Objects *Objects
 	// Recorder records events of the node. Default: none.
 	Recorder interface{ Record(event *corev1.Event) }
 }

@@ -23,13 +23,15 @@ func (k *Kube) NodeOptions(cfg NodeConfig, cacheDir string) ([]agent.Option, err
 	if err != nil {
 		return nil, err
 	}
-	var objectsCfg ObjectsConfig
-	if cacheDir != "" {
-		objectsCfg.Dir = filepath.Join(cacheDir, "objects")
-	}
-	objects, err := k.Objects(objectsCfg)
-	if err != nil {
-		return nil, err
+	objects := cfg.Objects
+	if objects == nil {
+		var objectsCfg ObjectsConfig
+		if cacheDir != "" {
+			objectsCfg.Dir = filepath.Join(cacheDir, "objects")
+		}
+		if objects, err = k.Objects(objectsCfg); err != nil {
+			return nil, err
+		}
 	}
 	runner := func(f func(context.Context) error) agent.Constructor[agent.Runner] {
 		return func(c *agent.Components) (agent.Runner, error) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/logattr"
@@ -78,12 +79,7 @@ func (k *Kube) Objects(cfg ObjectsConfig) (*Objects, error) {
 		return nil, fmt.Errorf("kube: ObjectsConfig.Dir: %q must be an absolute path", cfg.Dir)
 	}
 	if cfg.Pods == nil {
-		cfg.Pods = func() ([]*corev1.Pod, bool) {
-			if a := k.getAgent(); a != nil {
-				return a.Pods()
-			}
-			return nil, false
-		}
+		cfg.Pods = k.desiredPods
 	}
 	o := &Objects{k: k, cfg: cfg, disk: objectDir(cfg.Dir), followed: map[podspec.Ref]*followedObject{}, running: make(chan struct{})}
 	o.tokens = newTokens(k, o.disk)
@@ -91,6 +87,31 @@ func (k *Kube) Objects(cfg ObjectsConfig) (*Objects, error) {
 	o.certs = newPodCertificates(k, o.disk)
 	o.bundles = &trustBundles{k: k, synced: make(chan struct{}), used: make(chan struct{})}
 	return o, nil
+}
+
+// desiredPods returns those of the agent, and whether they are all known.
+func (k *Kube) desiredPods() ([]*corev1.Pod, bool) {
+	if a := k.getAgent(); a != nil {
+		return a.Pods()
+	}
+	return nil, false
+}
+
+// ServiceAccount returns a service account of pods of the node. It implements, with
+// ServiceAccountToken, credentialprovider.ServiceAccounts.
+func (o *Objects) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+	select {
+	case <-o.running:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return readThrough(ctx, o.k, o.disk, accountRef(namespace, name), func(ctx context.Context) (*corev1.ServiceAccount, error) {
+		return o.k.cfg.Client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+func accountRef(namespace, name string) podspec.Ref {
+	return podspec.Ref{Kind: "ServiceAccount", Namespace: namespace, Name: name}
 }
 
 // Run follows objects until ctx is done, and returns nil then. It may be called once.
@@ -233,6 +254,7 @@ func (o *Objects) sweep(now time.Time) {
 	refs, uids := map[podspec.Ref]bool{}, map[types.UID]bool{}
 	for _, pod := range pods {
 		uids[pod.UID] = true
+		refs[accountRef(pod.Namespace, pod.Spec.ServiceAccountName)] = true
 		for _, r := range podspec.ObjectRefs(pod) {
 			refs[r.Ref] = true
 		}

@@ -9,7 +9,8 @@ import (
 
 // ResourceClaim returns a claim for devices, with the allocation that the scheduler has made. It
 // implements dra.Claims. A claim is needed when its pod starts only, so that it is not watched;
-// the Node authorizer lets a node read those of its pods.
+// the Node authorizer lets a node read those of its pods. The error wraps
+// podspec.ErrObjectNotFound if there is none.
 func (k *Kube) ResourceClaim(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error) {
-	return k.cfg.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	return found(k.cfg.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{}))
 }

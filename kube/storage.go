@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -37,6 +38,12 @@ const nodeIDAnnotation = "csi.volume.kubernetes.io/nodeid"
 
 // StorageConfig describes Storage.
 type StorageConfig struct {
+	// Dir keeps claims, PersistentVolumes and CSIDrivers of pods for a start without the API
+	// server: absolute, of its own, 0700. "": they are not kept.
+	Dir string
+	// Pods returns the desired pods, and whether they are all known: what they refer to is
+	// kept. Default: those of the agent with Options.
+	Pods func() (desired []*corev1.Pod, synced bool)
 	// Topology returns labels that say where the node is, according to its CSI drivers. It
 	// must not block. Default: none.
 	Topology func() map[string]string
@@ -44,12 +51,15 @@ type StorageConfig struct {
 
 // Storage is what the API server knows about volumes: claims and what they are bound to,
 // CSIDrivers, attachments, and the CSINode of this node. It implements volume.Claims, and
-// what package csi asks a cluster for. Run writes the CSINode; the other methods may be
+// what package csi asks a cluster for. Pods whose volumes need no attacher start without the API
+// server if they ran before: what they need is on disk. Run writes the CSINode; the other methods may be
 // called from any goroutine.
 type Storage struct {
 	k       *Kube
 	cfg     StorageConfig
 	changed chan struct{}
+	disk    objectDir
+	prepare func() error // the directory, once
 
 	mu      sync.Mutex // guards the fields below; never held during I/O
 	drivers []storagev1.CSINodeDriver
@@ -64,9 +74,17 @@ type cachedDriver struct {
 
 var _ volume.Claims = (*Storage)(nil)
 
-// Storage returns the volumes of the cluster. It does no I/O.
-func (k *Kube) Storage(cfg StorageConfig) *Storage {
-	return &Storage{k: k, cfg: cfg, changed: make(chan struct{}, 1), cached: map[string]cachedDriver{}}
+// Storage returns the volumes of the cluster. It validates cfg and does no I/O.
+func (k *Kube) Storage(cfg StorageConfig) (*Storage, error) {
+	if cfg.Dir != "" && !filepath.IsAbs(cfg.Dir) {
+		return nil, fmt.Errorf("kube: StorageConfig.Dir: %q must be an absolute path", cfg.Dir)
+	}
+	if cfg.Pods == nil {
+		cfg.Pods = k.desiredPods
+	}
+	s := &Storage{k: k, cfg: cfg, changed: make(chan struct{}, 1), cached: map[string]cachedDriver{}, disk: objectDir(cfg.Dir)}
+	s.prepare = sync.OnceValue(s.disk.prepare)
+	return s, nil
 }
 
 // found maps the error of a request for an object.
@@ -80,20 +98,19 @@ func found[T any](object T, err error) (T, error) {
 
 // Claim implements volume.Claims.
 func (s *Storage) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return found(s.k.cfg.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{}))
+	return readStored(ctx, s, podspec.Ref{Kind: claimKind, Namespace: namespace, Name: name}, func(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+		return s.k.cfg.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	})
 }
 
 // PersistentVolume implements volume.Claims.
 func (s *Storage) PersistentVolume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return found(s.k.cfg.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{}))
+	return readStored(ctx, s, podspec.Ref{Kind: volumeKind, Name: name}, func(ctx context.Context) (*corev1.PersistentVolume, error) {
+		return s.k.cfg.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	})
 }
 
-// CSIDriver returns the CSIDriver object of a driver, which may be a minute old. While the
-// API server does not answer the last one counts.
+// CSIDriver returns the CSIDriver object of a driver, which may be a minute old.
 func (s *Storage) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
 	s.mu.Lock()
 	last, ok := s.cached[name]
@@ -101,13 +118,13 @@ func (s *Storage) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDri
 	if ok && time.Since(last.at) < csiDriverAge {
 		return last.driver, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	d, err := found(s.k.cfg.Client.StorageV1().CSIDrivers().Get(ctx, name, metav1.GetOptions{}))
+	d, err := readStored(ctx, s, podspec.Ref{Kind: driverKind, Name: name}, func(ctx context.Context) (*storagev1.CSIDriver, error) {
+		return s.k.cfg.Client.StorageV1().CSIDrivers().Get(ctx, name, metav1.GetOptions{})
+	})
 	switch {
 	case errors.Is(err, podspec.ErrObjectNotFound):
 		return nil, err
-	case err != nil && ok:
+	case err != nil && ok: // without a directory
 		return last.driver, nil
 	case err != nil:
 		return nil, err
@@ -201,12 +218,20 @@ func (s *Storage) SetDrivers(drivers []storagev1.CSINodeDriver) {
 // ctx is done. It returns nil then. Drivers that were registered with a previous process stay
 // until the first one registers.
 func (s *Storage) Run(ctx context.Context) error {
+	if err := s.prepare(); err != nil {
+		return fmt.Errorf("kube: directory of volumes: %w", err)
+	}
 	retry := time.NewTimer(0)
 	defer retry.Stop()
+	sweep := time.NewTicker(sweepPeriod)
+	defer sweep.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-sweep.C:
+			s.sweep()
+			continue
 		case <-s.changed:
 		case <-retry.C:
 		}

@@ -26,7 +26,9 @@ func newStorage(t *testing.T, cfg StorageConfig, existing ...runtime.Object) (*S
 	client := fake.NewClientset(existing...)
 	k, err := New(Config{Client: client, NodeName: "n"})
 	require.NoError(t, err)
-	return k.Storage(cfg), client
+	s, err := k.Storage(cfg)
+	require.NoError(t, err)
+	return s, client
 }
 
 func TestStorage_Objects(t *testing.T) {

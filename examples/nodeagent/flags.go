@@ -207,12 +207,16 @@ func split(list string) []string {
 
 // credentials returns the logins of the node for image pulls: those of config.json in the root directory, as Docker's client
 // writes it, and those of plugins.
-func (f *flags) credentials(log *slog.Logger) (cri.CredentialProvider, error) {
+func (f *flags) credentials(accounts *lateAccounts, log *slog.Logger) (cri.CredentialProvider, error) {
 	file := credentialprovider.DockerConfig(filepath.Join(f.rootDir, "config.json"))
 	if f.credentialConfig == "" {
 		return file, nil
 	}
-	plugins, err := credentialprovider.LoadPlugins(f.credentialConfig, f.credentialBinDir, log)
+	cfg := credentialprovider.PluginsConfig{Path: f.credentialConfig, BinDir: f.credentialBinDir, Logger: log}
+	if f.kube.kubeconfig != "" {
+		cfg.ServiceAccounts = accounts
+	}
+	plugins, err := credentialprovider.LoadPlugins(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/kube"
+	"github.com/sublet-dev/agent/runtime/cri/credentialprovider"
 	"github.com/sublet-dev/agent/server"
 	"github.com/sublet-dev/agent/server/kubeauth"
 )
@@ -52,9 +53,15 @@ type cluster struct {
 	serving *kube.ServingCertificate // nil if the certificate is given
 }
 
+// lateAccounts are the service accounts of the cluster, to which the connection is made after
+// the options of the runtime.
+type lateAccounts struct {
+	credentialprovider.ServiceAccounts
+}
+
 // cluster returns the connection to the cluster; nil without -kubeconfig. It blocks until
 // a requested client certificate is signed.
-func (f *flags) cluster(ctx context.Context, plugins pluginDirs, log *slog.Logger) (*cluster, error) {
+func (f *flags) cluster(ctx context.Context, plugins pluginDirs, accounts *lateAccounts, log *slog.Logger) (*cluster, error) {
 	if f.kube.kubeconfig == "" {
 		return nil, nil //nolint:nilnil // no cluster
 	}
@@ -75,20 +82,30 @@ func (f *flags) cluster(ctx context.Context, plugins pluginDirs, log *slog.Logge
 		return nil, err
 	}
 	var topology func() map[string]string
-	storage := k.Storage(kube.StorageConfig{Topology: func() map[string]string { return topology() }})
+	sources := filepath.Join(f.rootDir, "sources", "api")
+	objects, err := k.Objects(kube.ObjectsConfig{Dir: filepath.Join(sources, "objects")})
+	if err != nil {
+		return nil, err
+	}
+	accounts.ServiceAccounts = objects
+	storage, err := k.Storage(kube.StorageConfig{Dir: filepath.Join(sources, "storage"), Topology: func() map[string]string { return topology() }})
+	if err != nil {
+		return nil, err
+	}
 	volumes, csi, err := f.csi.options(f, storage, &topology, plugins, log)
 	if err != nil {
 		return nil, err
 	}
 	settings := f.config.effective.Kubelet()
 	node := kube.NodeConfig{
-		Labels: f.labels(), Taints: settings.RegisterWithTaints, NoRegistration: !f.kube.register,
+		Objects: objects,
+		Labels:  f.labels(), Taints: settings.RegisterWithTaints, NoRegistration: !f.kube.register,
 		ProviderID: settings.ProviderID, LeaseDuration: time.Duration(settings.NodeLeaseDurationSeconds) * time.Second,
 	}
 	if csi != nil {
 		node.VolumesInUse = csi.VolumesInUse
 	}
-	opts, err := k.NodeOptions(node, filepath.Join(f.rootDir, "sources", "api"))
+	opts, err := k.NodeOptions(node, sources)
 	if err != nil {
 		return nil, err
 	}

@@ -62,11 +62,11 @@ func TestServerPort(t *testing.T) {
 
 func TestFlags_ClusterWithoutKubeconfig(t *testing.T) {
 	f := flags{}
-	c, err := f.cluster(t.Context(), pluginDirs{}, slog.New(slog.DiscardHandler))
+	c, err := f.cluster(t.Context(), pluginDirs{}, &lateAccounts{}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	assert.Nil(t, c)
 	f.kube.kubeconfig = filepath.Join(t.TempDir(), "none")
-	_, err = f.cluster(t.Context(), pluginDirs{}, slog.New(slog.DiscardHandler))
+	_, err = f.cluster(t.Context(), pluginDirs{}, &lateAccounts{}, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "kubeconfig")
 }
 
@@ -150,7 +150,7 @@ current-context: x
 		t.Run(name, func(t *testing.T) {
 			f, err := parse(tc.args, io.Discard)
 			require.NoError(t, err)
-			c, err := f.cluster(t.Context(), pluginDirs{}, slog.New(slog.DiscardHandler))
+			c, err := f.cluster(t.Context(), pluginDirs{}, &lateAccounts{}, slog.New(slog.DiscardHandler))
 			require.NoError(t, err)
 			assert.Equal(t, tc.request, c.serving != nil)
 		})

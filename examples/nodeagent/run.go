@@ -29,12 +29,12 @@ import (
 func run(ctx context.Context, f flags, out io.Writer) error {
 	log := f.logger(out)
 	api := newKubeAPI(&f, log)
-	plugins := pluginDirs{}
-	opts, err := options(f, log, api, plugins)
+	plugins, accounts := pluginDirs{}, &lateAccounts{}
+	opts, err := options(f, log, api, plugins, accounts)
 	if err != nil {
 		return err
 	}
-	cluster, err := f.cluster(ctx, plugins, log)
+	cluster, err := f.cluster(ctx, plugins, accounts, log)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func together(ctx context.Context, first, second func(context.Context) error) er
 }
 
 // options converts flags to options of the agent.
-func options(f flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs) ([]agent.Option, error) {
+func options(f flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accounts *lateAccounts) ([]agent.Option, error) {
 	ip, err := f.ip()
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func options(f flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs) ([]age
 	}
 	f.config.notices(log)
 	log.Info("node resources detected", slog.Any("allocatable", nodeResources(s.Resources)))
-	credentials, err := f.credentials(log)
+	credentials, err := f.credentials(accounts, log)
 	if err != nil {
 		return nil, err
 	}

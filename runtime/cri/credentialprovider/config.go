@@ -132,10 +132,10 @@ func checkTokens(a *configv1.ServiceAccountTokenAttributes, hasAccounts bool) (e
 	fail(!requires && len(a.RequiredServiceAccountAnnotationKeys) > 0, "requiredServiceAccountAnnotationKeys need requireServiceAccount: true")
 	fail(a.CacheType != configv1.ServiceAccountServiceAccountTokenCacheType && a.CacheType != configv1.TokenServiceAccountTokenCacheType,
 		"cacheType: %q must be ServiceAccount or Token", a.CacheType)
-	seen := map[string]bool{}
+	used := map[string]bool{}
 	for _, key := range slices.Concat(a.RequiredServiceAccountAnnotationKeys, a.OptionalServiceAccountAnnotationKeys) {
-		fail(seen[key], "annotation %q: used twice", key)
-		seen[key] = true
+		fail(used[key], "annotation %q: used twice", key)
+		used[key] = true
 		for _, why := range validation.IsQualifiedName(strings.ToLower(key)) {
 			fail(true, "annotation %q: %s", key, why)
 		}

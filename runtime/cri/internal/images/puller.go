@@ -90,7 +90,7 @@ func (r *Request) key() pullKey {
 	return pullKey{r.Ref, fingerprint(slices.Concat(r.logins, r.nodeLogins)), r.handler}
 }
 
-// grant is who may use an image that was pulled: whoever has a login, or the pods of a
+// grant is who may use an image that was pulled: the pods that have a login, or those of a
 // service account. The zero grant is for all pods.
 type grant struct {
 	auth    *v1.AuthConfig
