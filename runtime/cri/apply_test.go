@@ -229,7 +229,8 @@ func TestFailuresAreNamed(t *testing.T) {
 	}
 }
 
-// PW-6: the end of a turn's context ends it at once, wherever it is.
+// PW-6: the end of a turn's context ends it at once, wherever it is. Only the start of a
+// container is interrupted later.
 func TestApplyEndsWithItsContext(t *testing.T) {
 	for _, at := range []string{"ImageStatus", "RunPodSandbox", "PodSandboxStatus", "CreateContainer", "StartContainer", "ExecSync"} {
 		t.Run(at, func(t *testing.T) {
@@ -250,12 +251,47 @@ func TestApplyEndsWithItsContext(t *testing.T) {
 				defer cancel()
 				began := time.Now()
 				applied := c.Apply(ctx, pod, startAll(pod), runtime.RunOptions{})
-				assert.Equal(t, time.Second, time.Since(began))
+				want := time.Second
+				if at == "StartContainer" {
+					want += startCancelDelay
+				}
+				assert.Equal(t, want, time.Since(began))
 				assert.NotEmpty(t, applied.Failures)
 				assert.Zero(t, c.starts.inUse)
 			})
 		})
 	}
+}
+
+// PW-6: a start that is under way when its pod is deleted comes to its end, because an
+// interrupted one can leave a process that the runtime knows nothing of.
+func TestApply_DoesNotInterruptAStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.addImage(busybox)
+		ctx, cancel := context.WithCancel(t.Context())
+		f.setBefore(func(ctx context.Context, rpc string, _ any) error {
+			if rpc != "StartContainer" {
+				return nil
+			}
+			cancel()
+			select {
+			case <-time.After(startCancelDelay / 2):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		c := f.client(t, Config{})
+		pod := onePod("main", "second")
+		applied := c.Apply(ctx, pod, startAll(pod), runtime.RunOptions{})
+		assert.NotContains(t, applied.Failures, "main")
+		assert.Contains(t, applied.Failures, "second", "nothing new is begun")
+		observed, err := c.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		require.Len(t, observed.Containers, 1)
+		assert.Equal(t, runtime.Running, observed.Containers[0].State)
+	})
 }
 
 // Starts are bounded; deletes are not.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri/internal/images"
@@ -63,8 +64,7 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 	}
 	startTime, op.Type = time.Now(), runtime.OperationStartContainer
 	if err := t.c.observe(ctx, &op, func(ctx context.Context) error {
-		_, err := do(ctx, t.c, "StartContainer", id, t.c.cfg.Timeout, t.c.rs.StartContainer, &v1.StartContainerRequest{ContainerId: id})
-		return err
+		return t.c.startContainer(ctx, id)
 	}); err != nil {
 		t.emitFailure(ctx, spec.Name, "Failed", err)
 		return &reasonError{"RunContainerError", errors.Join(err, t.stopWithoutHook(ctx, spec, id, err))}
@@ -72,6 +72,29 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 	t.event(spec.Name, corev1.EventTypeNormal, "Started", "Container started: "+spec.Name)
 	t.log("container started", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID), since(startTime))...)
 	return t.postStart(ctx, spec, id)
+}
+
+// startCancelDelay is how long a StartContainer call may go on after its context has been
+// cancelled.
+const startCancelDelay = 10 * time.Second
+
+// startContainer starts a container. Cancelling ctx prevents the call, but interrupts one
+// that is under way only after startCancelDelay: containerd 2.4 can be left with a process
+// of a container that it takes for ended, and that it then neither stops nor removes.
+func (c *Client) startContainer(ctx context.Context, id string) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("start container: %w", err)
+	}
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		if sleep.For(late, startCancelDelay) == nil {
+			cancel()
+		}
+	})
+	defer stop()
+	_, err := do(late, c, "StartContainer", id, c.cfg.Timeout, c.rs.StartContainer, &v1.StartContainerRequest{ContainerId: id})
+	return err
 }
 
 // createContainer makes a container and returns its id. If the name turns out

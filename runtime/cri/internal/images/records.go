@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"strings"
 	"sync"
 
@@ -97,39 +95,32 @@ func (r *records) read() (recordState, error) {
 	if path == "" {
 		return state, nil
 	}
-	if err := atomicfile.RemovePartial(path); err != nil {
-		return state, fmt.Errorf("pulled images: %w", err)
-	}
-	text, err := readAtMost(path, maxRecordFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return state, nil
-	}
-	if err != nil {
-		return state, fmt.Errorf("pulled images: %w", err)
-	}
 	var kept recordState
-	if err := json.Unmarshal(text, &kept); err == nil && len(kept.Key) > 0 {
-		if kept.Images == nil {
-			kept.Images = make(map[string]map[string]pullRecord)
+	err := atomicfile.Load(path, maxRecordFile, func(text []byte) error {
+		err := json.Unmarshal(text, &kept)
+		if err == nil && len(kept.Key) == 0 {
+			err = errors.New("no key")
 		}
-		if kept.Begun == nil {
-			kept.Begun = make(map[string]int)
-		}
-		return kept, nil
+		return err
+	})
+	damaged, isDamaged := errors.AsType[*atomicfile.DamagedError](err)
+	switch {
+	case isDamaged:
+		r.cfg.Logger.Error("image pull records corrupted, verifying all images", logattr.Err(damaged))
+		state.Lost = true
+		return state, r.write(&state)
+	case errors.Is(err, fs.ErrNotExist):
+		return state, nil
+	case err != nil:
+		return state, fmt.Errorf("pulled images: %w", err)
 	}
-	r.cfg.Logger.Error("image pull records corrupted, verifying all images", slog.String("path", path))
-	state.Lost = true
-	return state, errors.Join(atomicfile.SetAside(path), r.write(&state))
-}
-
-// readAtMost reads the beginning of a file.
-func readAtMost(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
+	if kept.Images == nil {
+		kept.Images = make(map[string]map[string]pullRecord)
 	}
-	defer func() { _ = f.Close() }()
-	return io.ReadAll(io.LimitReader(f, limit))
+	if kept.Begun == nil {
+		kept.Begun = make(map[string]int)
+	}
+	return kept, nil
 }
 
 func (r *records) write(state *recordState) error {
