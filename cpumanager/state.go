@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
-	"os"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -46,14 +44,16 @@ func (m *Manager) loadLocked() (lost, err error) {
 	if m.loaded {
 		return nil, nil
 	}
-	pods, err := readState(m.cfg.StateFile)
-	damaged, isDamaged := errors.AsType[*damagedError](err)
+	var pods map[types.UID]podState
+	err = atomicfile.Load(m.cfg.StateFile, maxStateBytes, func(text []byte) error {
+		var err error
+		pods, err = parseState(text)
+		return err
+	})
+	damaged, isDamaged := errors.AsType[*atomicfile.DamagedError](err)
 	switch {
 	case isDamaged:
-		if err := atomicfile.SetAside(m.cfg.StateFile); err != nil {
-			return nil, fmt.Errorf("cpumanager: %w", err)
-		}
-		m.cfg.Logger.Error("cpu assignments lost", slog.String("path", m.cfg.StateFile+atomicfile.DamagedSuffix), logattr.Err(err))
+		m.cfg.Logger.Error("cpu assignments lost", logattr.Err(damaged))
 		lost = damaged
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -66,41 +66,9 @@ func (m *Manager) loadLocked() (lost, err error) {
 	return lost, nil
 }
 
-// damagedError is an error of a file that will never be readable.
-type damagedError struct{ err error }
-
-func (e *damagedError) Error() string { return e.err.Error() }
-func (e *damagedError) Unwrap() error { return e.err }
-
-func readState(path string) (map[types.UID]podState, error) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &damagedError{fmt.Errorf("%s: not a regular file", path)}
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxStateBytes+1))
-	if err := errors.Join(err, f.Close()); err != nil {
-		return nil, err
-	}
-	pods, err := parseState(text)
-	if err != nil {
-		return nil, &damagedError{fmt.Errorf("%s: %w", path, err)}
-	}
-	return pods, nil
-}
-
 // parseState returns the assignments of a state file, or an error if they cannot be those
 // that this package has written.
 func parseState(text []byte) (map[types.UID]podState, error) {
-	if len(text) > maxStateBytes {
-		return nil, fmt.Errorf("larger than %d bytes", maxStateBytes)
-	}
 	var state savedState
 	if err := json.Unmarshal(text, &state); err != nil {
 		return nil, err

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"time"
 
@@ -53,16 +51,18 @@ func (m *Manager) loadLocked() (lost, err error) {
 	if m.loaded {
 		return nil, nil
 	}
-	state, err := readState(m.cfg.StateFile)
-	if damaged, ok := errors.AsType[*damagedError](err); ok {
-		if err := atomicfile.SetAside(m.cfg.StateFile); err != nil {
-			return nil, fmt.Errorf("devices: %w", err)
-		}
-		m.cfg.Logger.Error("device allocations lost", slog.String("path", m.cfg.StateFile+atomicfile.DamagedSuffix), logattr.Err(err))
-		lost, err = damaged, nil
+	var state savedState
+	err = atomicfile.Load(m.cfg.StateFile, maxStateBytes, func(text []byte) (err error) {
+		state, err = parseState(text)
+		return err
+	})
+	damaged, isDamaged := errors.AsType[*atomicfile.DamagedError](err)
+	switch {
+	case isDamaged:
+		m.cfg.Logger.Error("device allocations lost", logattr.Err(damaged))
+		lost = damaged
 		m.lostAt = time.Now()
-	}
-	if err != nil {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("devices: allocations cannot be read, and nothing is allocated until they can be: %w", err)
 	}
 	m.loaded = true
@@ -75,32 +75,13 @@ func (m *Manager) loadLocked() (lost, err error) {
 	return lost, nil
 }
 
-// damagedError is an error of a file that will never be readable.
-type damagedError struct{ err error }
-
-func (e *damagedError) Error() string { return e.err.Error() }
-func (e *damagedError) Unwrap() error { return e.err }
-
-func readState(path string) (savedState, error) {
+func parseState(text []byte) (savedState, error) {
 	var state savedState
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return state, nil
-	case err != nil:
-		return state, err
-	case !info.Mode().IsRegular() || info.Size() > maxStateBytes:
-		return state, &damagedError{fmt.Errorf("%s: not a regular file of at most %d bytes", path, maxStateBytes)}
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return state, err
-	}
 	if err := json.Unmarshal(text, &state); err != nil {
-		return savedState{}, &damagedError{fmt.Errorf("%s: %w", path, err)}
+		return savedState{}, err
 	}
 	if state.Version != stateVersion {
-		return savedState{}, &damagedError{fmt.Errorf("%s: version %d, want %d", path, state.Version, stateVersion)}
+		return savedState{}, fmt.Errorf("version %d, want %d", state.Version, stateVersion)
 	}
 	return state, nil
 }

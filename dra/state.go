@@ -4,11 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
@@ -102,41 +99,25 @@ func (m *Manager) loadLocked() (lost, err error) {
 	if m.loaded {
 		return nil, nil
 	}
-	text, err := readState(m.cfg.StateFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		m.loaded = true
-		return nil, nil
-	}
-	if err != nil {
+	var claims map[types.UID]*claimState
+	err = atomicfile.Load(m.cfg.StateFile, maxStateBytes, func(text []byte) (err error) {
+		claims, err = parseState(text)
+		return err
+	})
+	damaged, isDamaged := errors.AsType[*atomicfile.DamagedError](err)
+	switch {
+	case isDamaged:
+		m.cfg.Logger.Error("prepared resource claims lost", logattr.Err(damaged))
+		lost = damaged
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("dra: prepared claims cannot be read, and none is prepared until they can be: %w", err)
-	}
-	claims, lost := parseState(text)
-	if lost != nil {
-		lost = fmt.Errorf("%s: %w", m.cfg.StateFile, lost)
-		if err := atomicfile.SetAside(m.cfg.StateFile); err != nil {
-			return nil, fmt.Errorf("dra: %w", err)
-		}
-		m.cfg.Logger.Error("prepared resource claims lost", slog.String("path", m.cfg.StateFile+atomicfile.DamagedSuffix), logattr.Err(lost))
 	}
 	m.loaded = true
 	maps.Copy(m.claims, claims)
 	return lost, nil
 }
 
-// readState returns at most one byte more than a valid file has.
-func readState(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxStateBytes+1))
-	return text, errors.Join(err, f.Close())
-}
-
 func parseState(text []byte) (map[types.UID]*claimState, error) {
-	if len(text) > maxStateBytes {
-		return nil, fmt.Errorf("larger than %d bytes", maxStateBytes)
-	}
 	var state savedState
 	if err := json.Unmarshal(text, &state); err != nil {
 		return nil, err

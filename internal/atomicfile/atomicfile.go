@@ -4,6 +4,8 @@ package atomicfile
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -63,6 +65,60 @@ const DamagedSuffix = ".damaged"
 // SetAside renames a damaged file, so that it is neither read again nor overwritten. It
 // replaces a file that was renamed before.
 func SetAside(path string) error { return os.Rename(path, path+DamagedSuffix) }
+
+// DamagedError is the error of a file that can never be read. It was renamed by SetAside.
+type DamagedError struct {
+	Path string // before
+	Err  error
+}
+
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("%s: %v; renamed to %s", e.Path, e.Err, e.Path+DamagedSuffix)
+}
+
+func (e *DamagedError) Unwrap() error { return e.Err }
+
+// Load reads a file that Write has written and passes its content to decode. It removes the
+// temporary files of interrupted calls of Write, so it must not be called concurrently with
+// Write. The error is
+//   - fs.ErrNotExist without the file,
+//   - a *DamagedError if it has more than limit bytes or is not accepted by decode: it has
+//     been renamed,
+//   - anything else otherwise: what is at path is still there.
+func Load(path string, limit int64, decode func([]byte) error) error {
+	if err := RemovePartial(path); err != nil {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: not a regular file", path) // another's: not even renamed
+	}
+	f, err := os.Open(path) //nolint:gosec // the path comes from the configuration
+	if err != nil {
+		return err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if int64(len(data)) > limit {
+		return damaged(path, fmt.Errorf("larger than %d bytes", limit))
+	}
+	if err := decode(data); err != nil {
+		return damaged(path, err)
+	}
+	return nil
+}
+
+func damaged(path string, cause error) error {
+	if err := SetAside(path); err != nil {
+		return fmt.Errorf("%s: %w; rename damaged file: %w", path, cause, err)
+	}
+	return &DamagedError{path, cause}
+}
 
 // partial returns the prefix of the names of temporary files.
 func partial(path string) string { return "." + filepath.Base(path) + "." }

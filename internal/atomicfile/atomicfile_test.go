@@ -1,9 +1,11 @@
 package atomicfile_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -78,4 +80,64 @@ func ExampleWrite() {
 	// Output:
 	// <nil>
 	// whole
+}
+
+func TestLoad(t *testing.T) {
+	const content = "content"
+	for _, tt := range []struct {
+		name    string
+		prepare func(t *testing.T, path string)
+		limit   int64
+		want    string // the error
+		left    []string
+	}{
+		{"a file", nil, int64(len(content)), "", []string{"state"}},
+		{"absent", func(t *testing.T, path string) { require.NoError(t, os.Remove(path)) }, 100, "no such file", nil},
+		{
+			"the remains of a write", func(t *testing.T, path string) {
+				require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), ".state.1"), nil, 0o600))
+			}, 100, "", []string{"state"},
+		},
+		{"too large", nil, int64(len(content)) - 1, "larger than 6 bytes; renamed to ", []string{"state.damaged"}},
+		{
+			"not accepted", func(t *testing.T, path string) { require.NoError(t, os.WriteFile(path, []byte("?"), 0o600)) }, 100,
+			"not the content; renamed to ", []string{"state.damaged"},
+		},
+		{
+			"a directory", func(t *testing.T, path string) {
+				require.NoError(t, errors.Join(os.Remove(path), os.Mkdir(path, 0o700)))
+			}, 100, "not a regular file", []string{"state"},
+		},
+		{
+			"a damaged one cannot be renamed", func(t *testing.T, path string) {
+				require.NoError(t, os.MkdirAll(path+atomicfile.DamagedSuffix, 0o700))
+			}, 1, "rename damaged file", []string{"state", "state.damaged"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "state")
+			require.NoError(t, atomicfile.Write(path, []byte(content)))
+			if tt.prepare != nil {
+				tt.prepare(t, path)
+			}
+			err := atomicfile.Load(path, tt.limit, func(data []byte) error {
+				if string(data) != content {
+					return errors.New("not the content")
+				}
+				return nil
+			})
+			damaged, isDamaged := errors.AsType[*atomicfile.DamagedError](err)
+			assert.Equal(t, strings.Contains(tt.want, "renamed to"), isDamaged, "temporary errors are others")
+			if isDamaged {
+				assert.Equal(t, path, damaged.Path)
+			}
+			if tt.want == "" {
+				assert.NoError(t, err)
+			} else {
+				assert.ErrorContains(t, err, tt.want)
+			}
+			assert.Equal(t, tt.left, names(t, dir))
+		})
+	}
 }
