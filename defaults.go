@@ -263,7 +263,7 @@ func NewSyncLoop(c *Components) (SyncLoop, error) {
 
 // newNodeStatus returns what the agent reports about its node.
 func newNodeStatus(c *Components) (_ *node.Status, err error) {
-	conditions := node.ConditionsConfig{Checks: []node.Check{c.SyncLoop.Healthy, c.runtimeHealthy, c.PLEG.Healthy}, Logger: c.Logger}
+	conditions := node.ConditionsConfig{Checks: append([]node.Check{c.SyncLoop.Healthy, c.runtimeHealthy, c.PLEG.Healthy}, c.Node.ReadyChecks...), Logger: c.Logger}
 	if c.Eviction != nil {
 		conditions.Reporters = append(conditions.Reporters, c.Eviction)
 	}

@@ -43,6 +43,8 @@ var allowedImports = map[string][]string{
 	"internal/fsgroup":           {},
 	"cgroup":                     {"podspec", "runtime"},
 	"node":                       {"cgroup", "internal/safe", "runtime"}, // cgroup for the type of its driver
+	"nodeshutdown":               {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
+	"nodeshutdown/logind":        {"nodeshutdown"},
 	"stats":                      {"internal/diskusage", "internal/monotonic", "podspec", "runtime"},
 	"topology":                   {"internal/safe", "podspec"},
 	"cpumanager":                 {"internal/atomicfile", "internal/safe", "podspec", "runtime", "topology"},

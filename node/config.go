@@ -61,6 +61,8 @@ type Config struct {
 	// Default: podspec.Unsupported.
 	UnsupportedFields func(*corev1.Pod) field.ErrorList
 
+	// ReadyChecks are checks that must pass for the node to be Ready, besides those of the agent.
+	ReadyChecks []Check
 	// ConditionReporters report conditions of the node besides those of the agent.
 	ConditionReporters []Reporter
 	Port               int32 // of the agent's HTTPS server, as it is reported. Default: none

@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +12,12 @@ import (
 const (
 	ReasonEvicted   = "Evicted"
 	ReasonPreempted = "Preempting"
+)
+
+// Reason and message of a pod that was terminated because the node shuts down, as in the kubelet.
+const (
+	ReasonNodeShutdown  = "Terminated"
+	MessageNodeShutdown = "Pod was terminated in response to imminent node shutdown."
 )
 
 // RejectedPrefix begins the status message of a rejected pod, as in the kubelet.
@@ -33,6 +40,16 @@ func IsRejected(st *corev1.PodStatus) bool {
 // or preempted.
 func IsEvicted(st *corev1.PodStatus) bool {
 	return st.Phase == corev1.PodFailed && (st.Reason == ReasonEvicted || st.Reason == ReasonPreempted) && !IsRejected(st)
+}
+
+// IsShutDown reports whether a status is that of a pod that was terminated because the node shuts down, or is about to be.
+func IsShutDown(st *corev1.PodStatus) bool {
+	if st.Phase == corev1.PodFailed {
+		return st.Reason == ReasonNodeShutdown && st.Message == MessageNodeShutdown
+	}
+	return !IsTerminalPhase(st.Phase) && slices.ContainsFunc(st.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Message == MessageNodeShutdown
+	})
 }
 
 // IsNodeCondition reports whether the node sets conditions of the type in the status of

@@ -29,3 +29,24 @@ func TestIsNodeCondition(t *testing.T) {
 	assert.False(t, podspec.IsNodeCondition("example.com/gate"))
 	assert.False(t, podspec.IsNodeCondition(""))
 }
+
+func TestIsShutDown(t *testing.T) {
+	disrupted := func(status corev1.ConditionStatus, message string) []corev1.PodCondition {
+		return []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: message}, {Type: corev1.DisruptionTarget, Status: status, Message: message}}
+	}
+	for name, tc := range map[string]struct {
+		status corev1.PodStatus
+		want   bool
+	}{
+		"terminated":            {corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Terminated", Message: podspec.MessageNodeShutdown}, true},
+		"about to be":           {corev1.PodStatus{Phase: corev1.PodRunning, Conditions: disrupted(corev1.ConditionTrue, podspec.MessageNodeShutdown)}, true},
+		"condition not true":    {corev1.PodStatus{Phase: corev1.PodRunning, Conditions: disrupted(corev1.ConditionFalse, podspec.MessageNodeShutdown)}, false},
+		"evicted":               {corev1.PodStatus{Phase: corev1.PodRunning, Conditions: disrupted(corev1.ConditionTrue, "low on memory")}, false},
+		"other reason":          {corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: podspec.MessageNodeShutdown}, false},
+		"other message":         {corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Terminated", Message: "by the user"}, false},
+		"succeeded before":      {corev1.PodStatus{Phase: corev1.PodSucceeded, Conditions: disrupted(corev1.ConditionTrue, podspec.MessageNodeShutdown)}, false},
+		"running as if nothing": {corev1.PodStatus{Phase: corev1.PodRunning}, false},
+	} {
+		assert.Equal(t, tc.want, podspec.IsShutDown(&tc.status), name)
+	}
+}

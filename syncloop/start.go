@@ -24,6 +24,7 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 		p.activePods.drop(pod.UID)
 		p.cfg.Statuses.Forget(pod.UID)
 	case !wasRejected:
+		p.forgetShutdown(pod)
 		u.Pod, u.Kill = p.withRestoredStatus(pod), p.unfinishedEviction(pod.UID)
 	}
 	switch {
@@ -84,6 +85,14 @@ func (p *PodManager) adopt(pod *corev1.Pod) *corev1.Pod {
 	return allocated
 }
 
+// forgetShutdown drops the status of a static pod that was terminated because the node shut down: it starts again after the
+// boot. Others are replaced by their controller.
+func (p *PodManager) forgetShutdown(pod *corev1.Pod) {
+	if st, ok := p.cfg.Statuses.Get(pod.UID); ok && podspec.IsStatic(pod) && podspec.IsShutDown(&st) {
+		p.cfg.Statuses.Forget(pod.UID)
+	}
+}
+
 // isFinished reports whether the pod must not run, whatever resources the node has.
 func isFinished(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil || podspec.IsTerminalPhase(pod.Status.Phase)
@@ -96,8 +105,11 @@ func (p *PodManager) unfinishedEviction(uid types.UID) *podworkers.KillOptions {
 	for i := range st.Conditions {
 		c := &st.Conditions[i]
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet {
-			if c.Message == messagePreempted {
+			switch c.Message {
+			case messagePreempted:
 				return &podworkers.KillOptions{Termination: preempted()}
+			case podspec.MessageNodeShutdown:
+				return &podworkers.KillOptions{Termination: runtime.Termination{Reason: podspec.ReasonNodeShutdown, Message: c.Message, Evicted: true}}
 			}
 			return &podworkers.KillOptions{Termination: runtime.Termination{Reason: podspec.ReasonEvicted, Message: c.Message, Evicted: true}}
 		}

@@ -1,0 +1,185 @@
+package nodeshutdown_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/nodeshutdown"
+	"github.com/sublet-dev/agent/podspec"
+)
+
+const second = time.Second
+
+// start runs a Manager on the machine until the test ends.
+func start(t *testing.T, m *machine, stateFile string, groups ...nodeshutdown.Group) *nodeshutdown.Manager {
+	t.Helper()
+	manager, err := nodeshutdown.New(nodeshutdown.Config{Groups: groups, Dial: m.dial, StateFile: stateFile, NodeName: "n", Logger: m.logger()})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- manager.Runner(m, m).Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		assert.NoError(t, <-done)
+		assert.False(t, m.locked, "the lock is released at the end")
+	})
+	synctest.Wait()
+	return manager
+}
+
+// SD-1, SD-2: groups from the lowest priority to the highest; empty ones take no time.
+func TestManager_TerminatesPodsByPriority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newPod("low", -5), newPod("plain", 0), newPod("plain-fast", 9), newPod("high", 100), newPod("critical", podspec.SystemCriticalPriority+1000))
+		m.exitAfter["plain-fast"], m.exitAfter["high"] = second, 2*second
+		manager := start(t, m, "", nodeshutdown.Group{Priority: podspec.SystemCriticalPriority, Period: 4 * second}, nodeshutdown.Group{Priority: 0, Period: 10 * second},
+			nodeshutdown.Group{Priority: 50, Period: 5 * second}, nodeshutdown.Group{Priority: 5000, Period: 300 * second})
+		require.NoError(t, manager.Check())
+		assert.True(t, manager.Admit(newPod("new", 0), nil).Admitted)
+		m.requireTrace(t, "0s locked for 5m19s")
+
+		m.set(true)
+		synctest.Wait()
+		require.ErrorIs(t, manager.Check(), nodeshutdown.ErrShuttingDown)
+		require.EqualError(t, manager.Check(), "node is shutting down")
+		assert.Equal(t, podspec.Rejected("NodeShutdown", "Pod was rejected as the node is shutting down."), manager.Admit(newPod("new", 0), nil))
+
+		time.Sleep(time.Hour)
+		m.requireTrace(t, "0s event Node NodeShutdown: Shutdown manager detected shutdown event",
+			"0s low: Terminated in 10s", "0s plain: Terminated in 10s", "0s plain-fast: Terminated in 10s", "1s plain-fast exited", "10s low exited", "10s plain exited",
+			"10s high: Terminated in 5s", "12s high exited", // the group of 5000 has no pods, and takes no time
+			"12s critical: Terminated in 4s", "16s critical exited", "16s released")
+		require.Error(t, manager.Check(), "until the machine is down")
+	})
+}
+
+// SD-2: a pod that does not terminate does not use the time of others.
+func TestManager_GoesOnWhenAPeriodIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newPod("slow", 0), newPod("critical", podspec.SystemCriticalPriority))
+		m.exitAfter["slow"] = time.Hour
+		start(t, m, "", nodeshutdown.GracePeriods(5*second, 0)...)
+		m.set(true)
+		time.Sleep(time.Minute)
+		m.requireTrace(t, "0s locked for 5s", "0s event Node NodeShutdown: Shutdown manager detected shutdown event", "0s slow: Terminated in 5s",
+			`5s level=WARN msg="pod has not terminated before the node shuts down" pod=default/slow podUID=slow err="context deadline exceeded"`,
+			"5s critical: Terminated in 1s", // asked to terminate, without a wait
+			`5s level=WARN msg="pod has not terminated before the node shuts down" pod=default/critical podUID=critical err="context deadline exceeded"`,
+			"5s released")
+	})
+}
+
+// SD-1, SD-3: after a cancelled shutdown the node takes pods again, and the next one is delayed too.
+func TestManager_CancelledShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newPod("a", 0), newPod("b", podspec.SystemCriticalPriority))
+		m.exitAfter["a"] = time.Hour
+		manager := start(t, m, "", nodeshutdown.GracePeriods(30*second, 10*second)...)
+		m.set(true)
+		time.Sleep(5 * second)
+		m.set(true) // reported twice
+		m.set(false)
+		synctest.Wait()
+		require.NoError(t, manager.Check())
+		assert.True(t, manager.Admit(newPod("new", 0), nil).Admitted)
+		m.requireTrace(t, "0s locked for 30s", "0s event Node NodeShutdown: Shutdown manager detected shutdown event", "0s a: Terminated in 20s",
+			`5s level=WARN msg="pod has not terminated before the node shuts down" pod=default/a podUID=a err="context canceled"`,
+			"5s released", "5s event Node NodeShutdown: Shutdown manager detected shutdown cancellation", "5s locked for 30s")
+
+		m.exitAfter["a"] = 0
+		m.set(true) // and again
+		time.Sleep(11 * second)
+		m.requireTrace(t, "5s event Node NodeShutdown: Shutdown manager detected shutdown event", "5s a: Terminated in 20s", "5s a exited",
+			"5s b: Terminated in 10s", "15s b exited", "15s released")
+	})
+}
+
+func TestManager_Reconnects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newPod("a", 0))
+		m.dialErr = errors.New("no bus")
+		start(t, m, "", nodeshutdown.GracePeriods(30*second, 10*second)...)
+		time.Sleep(8 * second) // attempts after 0, 1, 3 and 7 s
+		m.requireTrace(t, `0s level=WARN msg="shutdown notification unavailable, retrying" err="connect to the login manager: no bus"`)
+		m.mu.Lock()
+		m.dialErr = nil
+		m.mu.Unlock()
+		time.Sleep(8 * second)
+		m.requireTrace(t, "15s locked for 30s")
+		close(m.changes)
+		time.Sleep(40 * second)
+		m.requireTrace(t, "16s released", "32s locked for 30s")
+	})
+}
+
+// SD-4: a process that starts while the machine shuts down gets no lock, and terminates the pods in the time that there is.
+func TestManager_ShutdownInProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newPod("a", 0))
+		m.down, m.lockErr = true, errors.New("in progress")
+		m.exitAfter["a"] = second
+		manager := start(t, m, "", nodeshutdown.GracePeriods(30*second, 10*second)...)
+		require.Error(t, manager.Check())
+		time.Sleep(2 * second)
+		m.requireTrace(t, "0s event Node NodeShutdown: Shutdown manager detected shutdown event", "0s a: Terminated in 20s", "1s a exited")
+	})
+}
+
+// SD-4: a lost connection does not end the termination, and the state is asked for again.
+func TestManager_LosesConnectionDuringShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newPod("a", 0))
+		manager := start(t, m, "", nodeshutdown.GracePeriods(30*second, 10*second)...)
+		m.set(true)
+		time.Sleep(second)
+		close(m.changes)
+		time.Sleep(18 * second)
+		require.Error(t, manager.Check())
+		m.requireTrace(t, "0s locked for 30s", "0s event Node NodeShutdown: Shutdown manager detected shutdown event", "0s a: Terminated in 20s")
+		m.mu.Lock()
+		m.down = false // cancelled unseen
+		m.mu.Unlock()
+		time.Sleep(10 * second)
+		require.NoError(t, manager.Check())
+		m.requireTrace(t, "20s a exited", "20s released", `20s level=WARN msg="shutdown notification unavailable, retrying" err="connection to the login manager lost"`,
+			"21s event Node NodeShutdown: Shutdown manager detected shutdown cancellation", "21s locked for 30s")
+	})
+}
+
+// What a process has recorded of a shutdown is logged by the next one.
+func TestManager_RecordsShutdown(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state.json")
+	boot := func(name string, uptime time.Duration, want ...string) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMachine(newPod("a", 0))
+				start(t, m, file, nodeshutdown.GracePeriods(30*second, 10*second)...)
+				m.requireTrace(t, append(want, "0s locked for 30s")...)
+				m.set(true)
+				time.Sleep(uptime)
+			})
+		})
+	}
+	boot("first", 25*second)
+	var state map[string]time.Time
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &state))
+	assert.Equal(t, 20*second, state["endTime"].Sub(state["startTime"]))
+	boot("after a graceful shutdown", 5*second)
+	boot("after one that was cut short", 25*second, `0s level=WARN msg="previous node shutdown was cut short" startTime=2000-01-01T00:00:00.000Z`)
+	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
+	boot("with a damaged file", 25*second, `0s level=WARN msg="reading the record of the previous node shutdown failed" err="unexpected EOF"`)
+	require.NoError(t, os.Remove(file))
+	require.NoError(t, os.Symlink("/dev/zero", file))
+	boot("with another file", second, `0s level=WARN msg="reading the record of the previous node shutdown failed" err="`+file+` is not a regular file"`)
+}
