@@ -167,8 +167,11 @@ func guaranteed(p *pod) {
 
 func memoryExceeded(p *pod) {
 	end := find(p.ends(corev1.PodFailed), "main").State.Terminated
-	require.Equal(p.t, "OOMKilled", end.Reason)
 	require.Equal(p.t, int32(137), end.ExitCode)
+	if p.node.Name == "containerd-1.6" && end.Reason == "Error" {
+		return // it sees the kill and its cause in any order, and has no event for the cause
+	}
+	require.Equal(p.t, "OOMKilled", end.Reason)
 }
 
 func hugepages(p *pod) {

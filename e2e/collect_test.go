@@ -34,12 +34,12 @@ import (
 // IG-1, IG-3: pods start from twelve images on a disk that has room for half of
 // them, while collection takes what is not in use. No start ever finds an image
 // gone that it had seen, and what a pod uses stays. SUBLET_STARTS says how many
-// pods there are; by default 300 on the newest containerd and 40 on others.
+// pods there are; by default 150 on the newest containerd and 40 on others.
 func TestStartsAgainstImageCollection(t *testing.T) {
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
 		starts := 40
 		if strings.HasPrefix(n.Name, "containerd-2") {
-			starts = 300
+			starts = 150
 		}
 		if s, err := strconv.Atoi(os.Getenv("SUBLET_STARTS")); err == nil {
 			starts = s

@@ -122,7 +122,7 @@ func gather(t *testing.T, m *probe.Manager, n int) map[probe.ProbeType]runtime.P
 				t.Logf("%v: %v %s", c.Type, c.Result, c.Message)
 				got[c.Type] = c.Result
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(60 * time.Second):
 			t.Fatalf("only %v was told", got)
 		}
 	}
