@@ -29,11 +29,14 @@ type Config struct {
 	// elements are slices. Default: "/".
 	Parent string
 	// Driver must be the driver of the runtime. Default: the result of RuntimeDriver,
-	// or Cgroupfs without one.
+	// or Cgroupfs without one. With Systemd the cgroups are slices that systemd creates and
+	// removes, if it owns those of the machine and they are of v2.
 	Driver Driver
 	// RuntimeDriver returns the driver of the runtime. If the runtime cannot report it,
-	// it returns "" or an error that wraps runtime.ErrUnsupported. It is called by Ensure,
-	// without a lock, until it succeeds, and not at all if Driver is set.
+	// it returns "" or an error that wraps runtime.ErrUnsupported, and the driver is that
+	// of the machine: Systemd where it owns the cgroups and Parent can be a slice, else
+	// Cgroupfs. It is called by Ensure, without a lock, until it succeeds, and not at all
+	// if Driver is set.
 	RuntimeDriver func(ctx context.Context) (string, error)
 	// PodPidsLimit limits the processes of each pod. Default: no limit.
 	PodPidsLimit int64
@@ -65,6 +68,8 @@ func RuntimeDriverOf(rt any) func(ctx context.Context) (string, error) {
 	return nil
 }
 
+const defaultRoot = "/sys/fs/cgroup"
+
 // Manager creates and removes the cgroups of pods. Its methods may be called from any
 // goroutine, but Ensure and Remove not concurrently for the same pod.
 type Manager struct {
@@ -77,6 +82,7 @@ type Manager struct {
 
 	mu         sync.Mutex             // guards all below
 	tree       tree                   // nil until writable cgroups are found
+	units      units                  // nil: systemd does not own the cgroups
 	unenforced []string               // limits that cannot be enforced, with the reason
 	pods       map[types.UID]podGroup // changed only by put
 	// burst is the sum of the CPU requests of all burstable pods, in millicores.
@@ -104,12 +110,14 @@ type tree interface {
 	dirs(group string) []string
 	// pageSizes returns the huge page sizes that can be limited.
 	pageSizes() []string
+	// release removes what is outside the cgroup's directories. Its processes have ended.
+	release(ctx context.Context, group string) error
 }
 
 // New returns a Manager. It reports all errors in cfg at once and does no I/O.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Root == "" {
-		cfg.Root = "/sys/fs/cgroup"
+		cfg.Root = defaultRoot
 	}
 	if cfg.Parent == "" {
 		cfg.Parent = "/"
@@ -141,54 +149,6 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg, names: names{cfg.Driver, cfg.Parent}, namesFinal: cfg.RuntimeDriver == nil,
 		pods: make(map[types.UID]podGroup), lastLimits: make(map[string]limits),
 	}, nil
-}
-
-// Unenforced describes the limits that cannot be enforced on this node, each with the
-// reason. It is empty if all can. It reads the cgroup file system until it has found
-// writable cgroups.
-func (m *Manager) Unenforced() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.find()
-	return slices.Clone(m.unenforced)
-}
-
-// find opens the node's cgroups, unless they are open. It is retried while there are none
-// that can be written. The caller holds m.mu.
-func (m *Manager) find() {
-	if m.tree != nil {
-		return
-	}
-	m.unenforced = nil
-	t, missing, err := open(m.cfg.Root, m.cfg.Parent)
-	if err != nil {
-		m.unenforced = []string{fmt.Sprintf("no limits and no QoS weights for pods: %v", err)}
-		return
-	}
-	m.tree, m.unenforced = t, missing
-	if m.names.driver == Systemd {
-		m.unenforced = append(m.unenforced, "slices are created without systemd, which can reset their limits when it reloads")
-	}
-}
-
-// opened returns the node's cgroups, or nil while none can be written.
-func (m *Manager) opened() tree {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.find()
-	return m.tree
-}
-
-// open returns the cgroups of the version that is mounted at root. missing describes the
-// limits that cannot be enforced because a controller is unavailable.
-func open(root, parent string) (t tree, missing []string, err error) {
-	if _, err := os.Stat(root); err != nil {
-		return nil, nil, fmt.Errorf("no cgroups: %w", err)
-	}
-	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
-		return openV2(root, parent)
-	}
-	return openV1(root, parent)
 }
 
 // Ensure creates the cgroup of a pod, or updates its limits to those of the spec. It
@@ -251,43 +211,6 @@ func (m *Manager) bound(t tree, group string, l limits) (later bool, err error) 
 		m.mark(t, group)
 	}
 	return false, err
-}
-
-// findDriver gets the driver of the runtime, once.
-func (m *Manager) findDriver(ctx context.Context) error {
-	m.mu.Lock()
-	final := m.namesFinal
-	m.mu.Unlock()
-	if final {
-		return nil
-	}
-	reported, err := m.cfg.RuntimeDriver(ctx)
-	driver := Driver(reported)
-	switch {
-	case err != nil && !errors.Is(err, runtime.ErrUnsupported):
-		return fmt.Errorf("get cgroup driver of the runtime: %w", err)
-	case err != nil || reported == "":
-		driver = Cgroupfs
-	case driver != Cgroupfs && driver != Systemd:
-		return fmt.Errorf("cgroup driver %q of the runtime is neither %s nor %s", reported, Cgroupfs, Systemd)
-	}
-	if err := checkParent(driver, m.cfg.Parent); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.namesFinal {
-		m.names, m.namesFinal = names{driver, m.cfg.Parent}, true
-	}
-	return nil
-}
-
-// named returns the names of cgroups. They are those of the cgroupfs driver until the
-// driver of the runtime is known.
-func (m *Manager) named() names {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.names
 }
 
 // setTiers updates the cgroups above pods: that of all pods has the limits of

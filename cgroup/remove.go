@@ -36,16 +36,14 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	if t == nil {
 		return nil
 	}
-	dirs, err := m.dirsOf(t, uid)
+	groups, err := m.groupsOf(t, uid)
 	if err != nil {
 		return fmt.Errorf("remove cgroup of pod %s: %w", uid, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	// The directory with the owner's mark is the first of each cgroup and is removed
-	// last, so that the next process recognizes an interrupted removal.
-	for _, dir := range slices.Backward(dirs) {
-		if err := removeTree(ctx, dir); err != nil {
+	for _, group := range groups {
+		if err := removeGroup(ctx, t, group); err != nil {
 			return fmt.Errorf("remove cgroup of pod %s: %w", uid, err)
 		}
 	}
@@ -55,21 +53,42 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	return m.setTiers(t)
 }
 
-// dirsOf returns all directories that the pod can have, in all QoS classes, because a pod
+// groupsOf returns all cgroups that the pod can have, in all QoS classes, because a pod
 // that changed its class may have left one behind.
-func (m *Manager) dirsOf(t tree, uid types.UID) ([]string, error) {
+func (m *Manager) groupsOf(t tree, uid types.UID) ([]string, error) {
 	var out []string
 	for _, q := range tiers() {
 		group, err := m.named().pod(q, uid)
 		if err != nil {
 			return nil, err
 		}
-		if m.foreign(t, group) {
-			continue
+		if !m.foreign(t, group) {
+			out = append(out, group)
 		}
-		out = append(out, t.dirs(group)...)
 	}
 	return out, nil
+}
+
+// removeGroup kills the processes of a cgroup and removes it. The directory with the owner's
+// mark is the first one and is removed last, so that the next process recognizes an
+// interrupted removal.
+func removeGroup(ctx context.Context, t tree, group string) error {
+	dirs := t.dirs(group)
+	if isDir(dirs[0]) {
+		// Systemd would first ask processes to end, and wait for that.
+		if err := killTree(dirs[0]); err != nil && !isCgroupRemoved(err) {
+			return err
+		}
+		if err := t.release(ctx, group); err != nil {
+			return err
+		}
+	}
+	for _, dir := range slices.Backward(dirs) {
+		if err := removeTree(ctx, dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // removeTree kills processes and removes cgroups until dir is removed or ctx is done.

@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -127,6 +128,8 @@ func (t *v1) dirs(group string) []string {
 	}
 	return out
 }
+
+func (t *v1) release(context.Context, string) error { return nil }
 
 // hierarchiesIn returns the hierarchies that are mounted below root, the given one first.
 // Links such as cpu to cpu,cpuacct are resolved, so that each is returned once.

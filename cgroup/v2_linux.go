@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -126,3 +127,5 @@ func (t *v2) unbound(group string) error {
 func (t *v2) dirs(group string) []string {
 	return []string{filepath.Join(t.root, group)}
 }
+
+func (t *v2) release(context.Context, string) error { return nil }

@@ -84,7 +84,7 @@ func podResources(p *pod) {
 	require.Equal(p.t, corev1.PodQOSBurstable, v.Status.QOSClass)
 	found := 0
 	for _, c := range p.node.Cgroups() {
-		if filepath.Base(c) != "pod"+string(v.UID) {
+		if !strings.HasSuffix(c, p.node.PodCgroup(p.t, v)) {
 			continue
 		}
 		for file, want := range map[string]string{

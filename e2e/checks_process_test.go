@@ -40,7 +40,7 @@ func process(p *pod) {
 	require.Equal(p.t, namespace(p, os.Getpid(), "user"), namespace(p, pid, "user"))
 
 	groups := p.read(pid, "cgroup")
-	require.Contains(p.t, groups, p.node.CgroupParent+"/kubepods/burstable/pod"+string(v.UID)+"/")
+	require.Contains(p.t, groups, p.node.PodCgroup(p.t, v)+"/")
 	want := bounds{shares: 204, quota: 40000, memory: 64 << 20, pod: none}
 	require.Equal(p.t, want, boundsOf(pid, want))
 

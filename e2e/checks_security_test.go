@@ -161,7 +161,7 @@ func guaranteed(p *pod) {
 	require.Equal(p.t, corev1.PodQOSGuaranteed, v.Status.QOSClass)
 	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.pid("main")))
 	require.NoError(p.t, err)
-	require.Contains(p.t, string(cgroup), p.node.CgroupParent+"/kubepods/pod"+string(v.UID))
+	require.Contains(p.t, string(cgroup), p.node.PodCgroup(p.t, v))
 	require.Equal(p.t, fmt.Sprint(48<<20), p.cgroup("memory", "memory.limit_in_bytes", "memory.max"))
 }
 

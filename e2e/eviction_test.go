@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/internal/logtest"
@@ -197,7 +199,7 @@ func (s *pressureEnv) requireEviction(script, request string, signal eviction.Si
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	decided, evicted := s.asked[name], s.ended[name]
-	s.t.Logf("%s: decided %v after the crossing, ended %v later", signal, decided.Sub(at), evicted.Sub(decided))
+	s.t.Logf("measured: %s: decided %v after the crossing, ended %v later", signal, decided.Sub(at), evicted.Sub(decided))
 	require.Equal(s.t, signal, s.signals[len(s.signals)-1])
 	require.Equal(s.t, []string{name}, s.ranked[:1], "ranked %v", s.ranked)
 	require.Len(s.t, s.ranked, 3, "all were candidates")
@@ -260,15 +262,8 @@ func consume(command string, times, pause int) string {
 // uses its inodes, or forks indefinitely.
 func TestEvictionOnContainerd(t *testing.T) {
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
-		memory, pids := filepath.Join("/sys/fs/cgroup/memory", n.CgroupParent), filepath.Join("/sys/fs/cgroup/pids", n.CgroupParent)
-		if _, err := os.Stat("/sys/fs/cgroup/memory/cgroup.event_control"); err != nil {
-			t.Skip("needs cgroup v1")
-		}
 		const limit, threshold, tasks, free = 400 * mib, 150 * mib, 150, 60
-		for file, value := range map[string]int{memory + "/memory.limit_in_bytes": limit, pids + "/pids.max": tasks} {
-			require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
-			require.NoError(t, os.WriteFile(file, []byte(strconv.Itoa(value)), 0o600))
-		}
+		memory, pids := limitNode(t, n, limit, tasks)
 		calm := func() []*corev1.Pod {
 			return []*corev1.Pod{
 				hungry("calm", n.Busybox, "50Mi", "echo x > /scratch/x; "+quietPeriod),
@@ -310,9 +305,37 @@ func TestEvictionOnContainerd(t *testing.T) {
 	})
 }
 
+// limitNode limits the cgroup that stands for the node, and returns its directories in the
+// hierarchies of memory and pids.
+func limitNode(t *testing.T, n *containerdtest.Node, limit, tasks int) (memory, pids string) {
+	t.Helper()
+	memory, pids = filepath.Join("/sys/fs/cgroup/memory", n.CgroupParent), filepath.Join("/sys/fs/cgroup/pids", n.CgroupParent)
+	file := "memory.limit_in_bytes"
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		memory, pids, file = filepath.Join("/sys/fs/cgroup", n.CgroupParent), filepath.Join("/sys/fs/cgroup", n.CgroupParent), "memory.max"
+	}
+	if n.CgroupDriver == cgroup.Systemd {
+		unit := filepath.Base(n.CgroupParent)
+		for _, args := range [][]string{{"start", unit}, {"set-property", "--runtime", unit, fmt.Sprint("MemoryMax=", limit), fmt.Sprint("TasksMax=", tasks)}} {
+			out, err := exec.Command("systemctl", args...).CombinedOutput()
+			require.NoError(t, err, string(out))
+		}
+		t.Cleanup(func() { _ = exec.Command("systemctl", "revert", unit).Run() })
+	}
+	for file, value := range map[string]int{filepath.Join(memory, file): limit, pids + "/pids.max": tasks} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		require.NoError(t, os.WriteFile(file, []byte(strconv.Itoa(value)), 0o600))
+	}
+	return memory, pids
+}
+
 // memoryLeft returns the available memory above the threshold, without the page cache.
 func memoryLeft(group string, limit, threshold int64) (int64, error) {
-	used, err := number(group + "/memory.usage_in_bytes")
+	usage, inactive := "memory.usage_in_bytes", "total_inactive_file "
+	if _, err := os.Stat(group + "/memory.current"); err == nil {
+		usage, inactive = "memory.current", "\ninactive_file "
+	}
+	used, err := number(filepath.Join(group, usage))
 	if err != nil {
 		return 0, err
 	}
@@ -320,7 +343,7 @@ func memoryLeft(group string, limit, threshold int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(stat), "total_inactive_file ")
+	_, rest, _ := strings.Cut(string(stat), inactive)
 	cache, _, _ := strings.Cut(rest, "\n")
 	n, err := strconv.ParseInt(cache, 10, 64)
 	return limit - (used - n) - threshold, err

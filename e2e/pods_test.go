@@ -144,7 +144,7 @@ func (w *testEnv) empty(t *testing.T) {
 			}
 		}
 		for _, c := range w.node.Cgroups() {
-			if strings.HasPrefix(filepath.Base(c), "pod") {
+			if base := filepath.Base(c); strings.HasPrefix(base, "pod") || strings.Contains(base, "-pod") {
 				return fmt.Errorf("cgroup %s is left", c)
 			}
 		}

@@ -95,7 +95,7 @@ func resourceFields() []Field {
 		noMeaning("kernelMemcgNotification", "kernel-memcg-notification", "", "the kernel always notifies about memory, where it can"),
 		unsupported("localStorageCapacityIsolation", "local-storage-capacity-isolation", "true", "limits on local storage are always enforced; set it to true"),
 		honoured("cgroupRoot", "cgroup-root", "", "cgroup below which pods are created"),
-		honoured("cgroupDriver", "cgroup-driver", "", "cgroupfs or systemd, as for the runtime; default: what the runtime reports, else cgroupfs"),
+		honoured("cgroupDriver", "cgroup-driver", "", "cgroupfs or systemd, as for the runtime; default: what the runtime reports, else systemd where it owns the cgroups, else cgroupfs"),
 		honoured("cgroupsPerQOS", "cgroups-per-qos", "true", "create a cgroup for each pod, below those of the QoS classes; false: leave cgroups to the runtime"),
 		noMeaning("kubeletCgroups", "kubelet-cgroups", "", "the agent stays in the cgroup that it was started in"),
 		unsupported("systemCgroups", "system-cgroups", "", "processes of others are not moved; remove it, and place them by their systemd units"),

@@ -128,7 +128,7 @@ func (f *flags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.nodeIP, "node-ip", "", "address of this node, reported as hostIP. Default: the first that is not loopback")
 	fs.StringVar(&f.nodeLabels, "node-labels", "", "key=value,… that node selectors match")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
-	fs.StringVar(&f.cgroupDriver, "cgroup-driver", "", "cgroupfs or systemd, as for the runtime. Default: what the runtime reports, else cgroupfs")
+	fs.StringVar(&f.cgroupDriver, "cgroup-driver", "", "cgroupfs or systemd, as for the runtime. Default: what the runtime reports, else systemd where it owns the cgroups, else cgroupfs")
 	fs.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are created")
 	fs.StringVar(&f.imageVerification, "image-pull-credentials-verification-policy", string(cri.NeverVerifyPreloadedImages),
 		"for which images on the node a pod needs the credentials to pull them: NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,6 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/cgroup"
 )
 
 const (
@@ -39,6 +42,11 @@ func (n *Node) clean(t testing.TB) {
 		_ = unix.Unmount(m, unix.MNT_DETACH) // RemoveAll below reports what remains
 	}
 	RemoveCgroups(n.CgroupParent)
+	if n.CgroupDriver == cgroup.Systemd {
+		if out, err := exec.Command("systemctl", "stop", filepath.Base(n.CgroupParent)).CombinedOutput(); err != nil {
+			t.Errorf("stop slice: %v: %s", err, out)
+		}
+	}
 	if err := n.network.release(); err != nil {
 		t.Error(err)
 	}

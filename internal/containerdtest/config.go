@@ -6,7 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+
+	"github.com/sublet-dev/agent/cgroup"
 )
 
 // ptp needs no bridge and no iptables; there is no default route, so nothing
@@ -56,6 +59,7 @@ const version2 = "version = 2\n" + common + `[plugins."io.containerd.grpc.v1.cri
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         BinaryName = "{RUNC}"
         Root = "{DIR}/runc"
+        SystemdCgroup = {SYSTEMD}
 `
 
 const version3 = "version = 3\n" + common + `[plugins."io.containerd.cri.v1.images"]
@@ -82,6 +86,7 @@ const version3 = "version = 3\n" + common + `[plugins."io.containerd.cri.v1.imag
       [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
         BinaryName = "{RUNC}"
         Root = "{DIR}/runc"
+        SystemdCgroup = {SYSTEMD}
 [plugins."io.containerd.grpc.v1.cri"]
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
@@ -102,5 +107,6 @@ func (n *Node) config(pause string) string {
 	if newer := os.Getenv("SUBLET_RUNC"); newer != "" && n.bin.major != "1" {
 		runc = newer // user namespaces need one that Debian does not have yet
 	}
-	return strings.NewReplacer("{DIR}", filepath.Clean(n.dir), "{PAUSE}", pause, "{RUNC}", runc, "{SHIM}", shim).Replace(text)
+	return strings.NewReplacer("{DIR}", filepath.Clean(n.dir), "{PAUSE}", pause, "{RUNC}", runc, "{SHIM}", shim,
+		"{SYSTEMD}", strconv.FormatBool(n.CgroupDriver == cgroup.Systemd)).Replace(text)
 }

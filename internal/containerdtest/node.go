@@ -16,7 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/cgroup"
 )
 
 const startTimeout = 30 * time.Second
@@ -26,7 +29,8 @@ type Node struct {
 	Name         string // containerd-1.6
 	Socket       string // path of the CRI socket
 	Shared       string // a directory on a shared mount, for the root of an agent
-	CgroupParent string // parent cgroup of pods, removed at the end
+	CgroupParent string // parent cgroup of pods, removed at the end; a slice with the driver systemd
+	CgroupDriver cgroup.Driver
 	Busybox      string // image reference with every busybox applet
 	Registry     *Registry
 
@@ -83,7 +87,11 @@ func start(t testing.TB, b binaries) *Node {
 	}
 	n := &Node{
 		Name: b.name, Socket: filepath.Join(dir, "containerd.sock"), Shared: filepath.Join(dir, "shared"),
-		CgroupParent: "/" + filepath.Base(dir), Registry: newRegistry(), dir: dir, bin: b,
+		CgroupParent: "/" + filepath.Base(dir), CgroupDriver: cgroup.Cgroupfs, Registry: newRegistry(), dir: dir, bin: b,
+	}
+	if os.Getenv("SUBLET_CGROUP_DRIVER") == string(cgroup.Systemd) {
+		n.CgroupDriver = cgroup.Systemd
+		n.CgroupParent = "/" + strings.ReplaceAll(filepath.Base(dir), "-", "_") + ".slice"
 	}
 	t.Cleanup(func() { n.clean(t) })
 	if err := n.prepare(); err != nil {
@@ -109,6 +117,16 @@ func (n *Node) Dial(t testing.TB) *grpc.ClientConn {
 	}
 	t.Cleanup(func() { _ = cc.Close() })
 	return cc
+}
+
+// PodCgroup is the cgroup of a pod, as a path below the hierarchies.
+func (n *Node) PodCgroup(t testing.TB, pod *corev1.Pod) string {
+	t.Helper()
+	m, err := cgroup.New(cgroup.Config{Parent: n.CgroupParent, Driver: n.CgroupDriver})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.PodCgroup(pod)
 }
 
 func (n *Node) pull(t testing.TB, image string) {
@@ -155,11 +173,14 @@ func (n *Node) prepare() error {
 }
 
 func (n *Node) pushImages() (pause string, err error) {
-	bin := filepath.Join(n.dir, "pause")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "github.com/sublet-dev/agent/internal/containerdtest/testdata/pause")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build pause: %w: %s", err, out)
+	bin := os.Getenv("SUBLET_PAUSE")
+	if bin == "" {
+		bin = filepath.Join(n.dir, "pause")
+		build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "github.com/sublet-dev/agent/internal/containerdtest/testdata/pause")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+		if out, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build pause: %w: %s", err, out)
+		}
 	}
 	data, err := os.ReadFile(bin)
 	if err != nil {

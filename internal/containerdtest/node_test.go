@@ -21,7 +21,7 @@ func TestNodeRunsASandboxAndLeavesNothing(t *testing.T) {
 			rt := cri.NewRuntimeServiceClient(n.Dial(t))
 			config := &cri.PodSandboxConfig{
 				Metadata: &cri.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: "u"},
-				Linux:    &cri.LinuxPodSandboxConfig{CgroupParent: n.CgroupParent + "/podu"},
+				Linux:    &cri.LinuxPodSandboxConfig{CgroupParent: n.CgroupParent + "/podu"}, // of the driver cgroupfs
 			}
 			sb, err := rt.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: config})
 			require.NoError(t, err)

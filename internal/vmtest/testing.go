@@ -14,10 +14,9 @@ import (
 // runTimeout bounds MustRun and MustBoot, so that a hung machine ends in a failure with its console.
 const runTimeout = 8 * time.Minute
 
-// Start boots a machine that is closed when the test ends. It skips the test if there is no
-// image. In the stage vm of CI SUBLET_VM is always set, and everything else that is missing
-// fails the test.
-func Start(t testing.TB, cfg Config) *Machine {
+// Require skips the test if no machine can be booted. In the stage vm of CI SUBLET_VM is
+// always set, and everything else that is missing fails the test.
+func Require(t testing.TB) {
 	t.Helper()
 	if os.Getenv(Env) == "" {
 		t.Skip("no virtual machine: " + Env + " is not set; .ci/run vm builds the image and runs this test")
@@ -25,6 +24,12 @@ func Start(t testing.TB, cfg Config) *Machine {
 	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil && os.Getenv("CI") == "" {
 		t.Skip("no virtual machine: apt-get install qemu-system-x86 qemu-utils")
 	}
+}
+
+// Start boots a machine that is closed when the test ends. It skips the test as Require does.
+func Start(t testing.TB, cfg Config) *Machine {
+	t.Helper()
+	Require(t)
 	m, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,188 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/dbus"
+	godbus "github.com/godbus/dbus/v5"
+)
+
+// unitTimeout bounds the call for one slice: systemd answers within milliseconds, and after
+// a reload within some seconds.
+const unitTimeout = 15 * time.Second
+
+// slicesOf are the cgroups of v2 that systemd creates, knows the limits of, and removes. Systemd
+// writes the limits that it knows again when it reloads its configuration or changes a
+// neighbour, so they must be the same in its properties and in the files.
+type slicesOf struct {
+	*v2
+	units units
+}
+
+func (t *slicesOf) set(group string, l limits) error {
+	ctx, cancel := context.WithTimeout(context.Background(), unitTimeout)
+	defer cancel()
+	if err := t.units.start(ctx, path.Base(group), l); err != nil {
+		return fmt.Errorf("systemd: slice %s: %w", path.Base(group), err)
+	}
+	return t.v2.set(group, l) // huge pages, which systemd does not limit, and the exact quota
+}
+
+// release has systemd remove a slice whose processes were killed.
+func (t *slicesOf) release(ctx context.Context, group string) error {
+	if err := t.units.stop(ctx, path.Base(group)); err != nil {
+		return fmt.Errorf("systemd: stop slice %s: %w", path.Base(group), err)
+	}
+	return nil
+}
+
+// properties returns the limits as properties of a slice.
+func properties(l limits) []dbus.Property {
+	const infinity = uint64(math.MaxUint64)
+	orInfinity := func(n int64) uint64 {
+		if n <= 0 {
+			return infinity
+		}
+		return uint64(n)
+	}
+	quota := infinity
+	if l.quota > 0 {
+		// Systemd keeps whole percents of a CPU. Rounded up, a slice never gets less time
+		// than it has a right to.
+		const percent = int64(time.Second/time.Microsecond) / 100
+		perSecond := l.quota * int64(time.Second/time.Microsecond) / quotaPeriod
+		quota = uint64((perSecond + percent - 1) / percent * percent)
+	}
+	all := []dbus.Property{
+		property("CPUAccounting", true),
+		property("MemoryAccounting", true),
+		property("IOAccounting", true),
+		property("TasksAccounting", true),
+		property("CPUQuotaPerSecUSec", quota),
+		property("MemoryMax", orInfinity(l.memory)),
+		property("TasksMax", orInfinity(l.pids)),
+	}
+	if l.shares > 0 {
+		all = append(all, property("CPUWeight", weightOf(l.shares)))
+	}
+	return all
+}
+
+func property(name string, value any) dbus.Property {
+	return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
+}
+
+// bus is the connection to systemd. It is made when it is needed and again after it broke.
+type bus struct {
+	mu   sync.Mutex // guards conn
+	conn *dbus.Conn // nil until used
+}
+
+// connect returns the connection. Root has one to systemd itself, which works without a
+// D-Bus daemon.
+func (b *bus) connect(ctx context.Context) (*dbus.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil && b.conn.Connected() {
+		return b.conn, nil
+	}
+	if b.conn != nil {
+		b.conn.Close()
+		b.conn = nil
+	}
+	// The library ends a connection with the context that it was made with.
+	conn, err := dbus.NewSystemdConnectionContext(context.WithoutCancel(ctx))
+	if err != nil {
+		return nil, err
+	}
+	b.conn = conn
+	return conn, nil
+}
+
+func (b *bus) start(ctx context.Context, unit string, l limits) error {
+	conn, err := b.connect(ctx)
+	if err != nil {
+		return err
+	}
+	bounds := properties(l)
+	all := append([]dbus.Property{
+		dbus.PropDescription("pods"),
+		property("DefaultDependencies", false), // or the slice would stop early in a shutdown, with its pods
+	}, bounds...)
+	err = job(ctx, func(done chan<- string) error {
+		_, err := conn.StartTransientUnitContext(ctx, unit, "replace", all, done)
+		return err
+	})
+	if !isDBusError(err, "UnitExists") {
+		return err
+	}
+	return conn.SetUnitPropertiesContext(ctx, unit, true, bounds...)
+}
+
+func (b *bus) stop(ctx context.Context, unit string) error {
+	conn, err := b.connect(ctx)
+	if err != nil {
+		return err
+	}
+	err = job(ctx, func(done chan<- string) error {
+		_, err := conn.StopUnitContext(ctx, unit, "replace", done)
+		return err
+	})
+	if isDBusError(err, "NoSuchUnit") {
+		return nil
+	}
+	return err
+}
+
+// job runs a job of systemd and waits for its end.
+func job(ctx context.Context, request func(done chan<- string) error) error {
+	done := make(chan string, 1) // the connection does not wait for a reader that left
+	if err := request(done); err != nil {
+		return err
+	}
+	select {
+	case result := <-done:
+		if result != "done" {
+			return fmt.Errorf("job ended with result %q", result)
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func isDBusError(err error, name string) bool {
+	var failed godbus.Error
+	return errors.As(err, &failed) && failed.Name == "org.freedesktop.systemd1."+name
+}
+
+// withUnits returns the cgroups as those of systemd, if it can own them: on v2.
+func withUnits(t tree, u units) (owned tree, ok bool) {
+	if t, ok := t.(*v2); ok && u != nil {
+		return &slicesOf{t, u}, true
+	}
+	return t, false
+}
+
+// findUnits returns systemd where it owns the cgroups of the machine, or nil.
+func findUnits() units {
+	if !isSystemdRunning() {
+		return nil
+	}
+	return &bus{}
+}
+
+// isSystemdRunning reports whether systemd is the first process and owns the cgroups of the
+// machine.
+func isSystemdRunning() bool {
+	comm, err := os.ReadFile("/proc/1/comm") // of this PID namespace: not in a container
+	return err == nil && strings.TrimSpace(string(comm)) == "systemd" && isDir("/run/systemd/system")
+}

@@ -1,0 +1,84 @@
+//go:build linux
+
+package vmtest_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/internal/vmtest"
+)
+
+const module = "github.com/sublet-dev/agent/"
+
+// build makes static programs for the machine: commands by path, and tests by path and
+// ".test".
+func build(t *testing.T, dir string, packages ...string) {
+	t.Helper()
+	for _, pkg := range packages {
+		args := []string{"build"}
+		path, isTest := strings.CutSuffix(pkg, ".test")
+		if isTest {
+			args = []string{"test", "-c", "-vet=off"}
+		}
+		cmd := exec.Command("go", append(args, "-ldflags=-s -w", "-o", filepath.Join(dir, filepath.Base(pkg)), module+path)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+}
+
+// suite is a run of a test binary in the machine.
+type suite struct {
+	name string // of the subtest
+	pkg  string // whose directory has its testdata
+	env  string // settings of its environment
+	run  string // the pattern of its tests
+}
+
+// test runs the suite, shows how each test ended and what was measured, and fails with its
+// output if it has failed, or if it has skipped a test: the machine has all that it needs.
+func (s suite) test(t *testing.T, m *vmtest.Machine) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	base := filepath.Base(s.pkg)
+	code, err := m.Run(ctx, "mkdir -p /root/"+s.pkg+"; cd /root/"+s.pkg+" && cp -rn /host/testdata/"+base+" testdata 2>/dev/null; "+
+		"export CI=true SUBLET_PAUSE=/host/pause "+s.env+"; /host/"+base+".test -test.v -test.timeout=11m -test.run '"+s.run+"'", &out)
+	for line := range strings.Lines(out.String()) {
+		if strings.Contains(line, "--- ") || strings.Contains(line, ": measured") {
+			t.Log(strings.TrimRight(line, "\n"))
+		}
+	}
+	require.NoError(t, err, out.String())
+	require.Zero(t, code, out.String())
+	require.Contains(t, out.String(), "--- PASS", "no test matches")
+	require.NotContains(t, out.String(), "--- SKIP", out.String())
+}
+
+// The limits of pods, their statistics, resizes, evictions and garbage collections, on
+// cgroup v2 with both drivers.
+func TestVM_CgroupV2(t *testing.T) {
+	vmtest.Require(t)
+	share := t.TempDir()
+	build(t, share, "internal/containerdtest/testdata/pause", "cgroup.test", "e2e.test")
+	require.NoError(t, os.CopyFS(filepath.Join(share, "testdata/e2e"), os.DirFS("../../e2e/testdata")))
+	m := vmtest.Start(t, vmtest.Config{Share: share})
+	const e2e = "TestPods|TestEvictionOnContainerd|TestResizeInPlace|TestStartsAgainstImageCollection"
+	for _, s := range []suite{
+		{name: "slices", pkg: "cgroup", run: "TestVM_"},
+		{name: "systemd", pkg: "e2e", env: "SUBLET_CGROUP_DRIVER=systemd", run: e2e},
+		{name: "cgroupfs", pkg: "e2e", env: "SUBLET_CGROUP_DRIVER=cgroupfs", run: e2e},
+	} {
+		t.Run(s.name, func(t *testing.T) { s.test(t, m) })
+	}
+}
