@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 const (
 	maxHostname   = 63
 	maxResolvConf = 64 << 10
+	resolvedConf  = "/run/systemd/resolve/resolv.conf" // the name servers that systemd-resolved asks
 )
 
 // hostname returns the host name of a pod and its domain. Both are empty for a pod on
@@ -58,21 +60,47 @@ func resolver(pod *corev1.Pod, node Node) (runtime.DNS, error) {
 			d.Searches = []string{pod.Namespace + ".svc." + node.ClusterDomain, "svc." + node.ClusterDomain, node.ClusterDomain}
 		}
 		d.Options = []string{"ndots:5"}
-	case pod.Spec.DNSConfig == nil:
-		return runtime.DNS{}, nil
 	default:
-		f, err := os.Open(node.ResolvConf)
-		if err != nil {
+		path := node.ResolvConf
+		if path == defaultResolvConf {
+			path = reachable(path, resolvedConf)
+		}
+		if path == defaultResolvConf && pod.Spec.DNSConfig == nil {
+			return runtime.DNS{}, nil // runtimes copy that file themselves
+		}
+		var err error
+		if d, err = readResolvConf(path); err != nil {
 			return runtime.DNS{}, fmt.Errorf("read resolver configuration of the node: %w", err)
 		}
-		defer func() { _ = f.Close() }() // it was only read
-		b, err := io.ReadAll(io.LimitReader(f, maxResolvConf))
-		if err != nil {
-			return runtime.DNS{}, fmt.Errorf("read resolver configuration of the node: %w", err)
-		}
-		d = parseResolvConf(b)
 	}
 	return withDNSConfig(d, pod.Spec.DNSConfig), nil
+}
+
+// reachable returns the file with the name servers of the node: path, or if that names only
+// a resolver on loopback, which pods do not reach, the one of systemd-resolved with those
+// that it asks itself.
+func reachable(path, resolved string) string {
+	d, err := readResolvConf(path)
+	if err != nil || len(d.Servers) == 0 || slices.ContainsFunc(d.Servers, func(s string) bool { return !net.ParseIP(s).IsLoopback() }) {
+		return path
+	}
+	if _, err := os.Stat(resolved); err != nil {
+		return path
+	}
+	return resolved
+}
+
+func readResolvConf(path string) (runtime.DNS, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return runtime.DNS{}, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	b, err := io.ReadAll(io.LimitReader(f, maxResolvConf))
+	if err != nil {
+		return runtime.DNS{}, err
+	}
+	return parseResolvConf(b), nil
 }
 
 // withDNSConfig adds spec.dnsConfig. Its options replace options of the same name.

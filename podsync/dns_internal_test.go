@@ -22,14 +22,16 @@ func TestResolver(t *testing.T) {
 		Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}, {Name: "edns0", Value: &empty}},
 	}
 	cluster := Node{ResolvConf: conf, ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "cluster.local"}
+	ofNode := runtime.DNS{Servers: []string{"10.0.0.2"}, Searches: []string{"corp", "example.com"}, Options: []string{"ndots:2", "timeout:1"}}
 	for _, tt := range []struct {
 		name string
 		spec corev1.PodSpec
 		node Node
 		want runtime.DNS
 	}{
-		{"default leaves it to the runtime", corev1.PodSpec{DNSPolicy: corev1.DNSDefault}, cluster, runtime.DNS{}},
-		{"cluster first without a cluster", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}, Node{ResolvConf: conf}, runtime.DNS{}},
+		{"default of a file of its own", corev1.PodSpec{DNSPolicy: corev1.DNSDefault}, cluster, ofNode},
+		{"default leaves it to the runtime", corev1.PodSpec{DNSPolicy: corev1.DNSDefault}, Node{ResolvConf: defaultResolvConf}, runtime.DNS{}},
+		{"cluster first without a cluster", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}, Node{ResolvConf: conf}, ofNode},
 		{"default with additions", corev1.PodSpec{DNSPolicy: corev1.DNSDefault, DNSConfig: extra}, cluster, runtime.DNS{
 			Servers: []string{"10.0.0.2", "1.1.1.1"}, Searches: []string{"corp", "example.com", "mine"},
 			Options: []string{"timeout:1", "ndots:2", "edns0"},
@@ -40,7 +42,7 @@ func TestResolver(t *testing.T) {
 		{"cluster first", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}, cluster, runtime.DNS{
 			Servers: []string{"10.96.0.10"}, Searches: []string{"ns.svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"},
 		}},
-		{"cluster first on the host's network", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst, HostNetwork: true}, cluster, runtime.DNS{}},
+		{"cluster first on the host's network", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst, HostNetwork: true}, cluster, ofNode},
 		{"cluster first with host network", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirstWithHostNet, HostNetwork: true}, cluster, runtime.DNS{
 			Servers: []string{"10.96.0.10"}, Searches: []string{"ns.svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"},
 		}},
@@ -51,6 +53,26 @@ func TestResolver(t *testing.T) {
 			require.Equal(t, tt.want, got)
 		})
 	}
+}
+
+// Pods do not reach the stub resolver of systemd-resolved on the node's loopback.
+func TestReachable(t *testing.T) {
+	dir := t.TempDir()
+	etc, resolved, none := filepath.Join(dir, "etc"), filepath.Join(dir, "resolved"), filepath.Join(dir, "none")
+	require.NoError(t, os.WriteFile(resolved, []byte("nameserver 10.0.0.2\n"), 0o600))
+	for _, tt := range []struct{ text, resolved, want string }{
+		{"nameserver 127.0.0.53\noptions edns0 trust-ad\n", resolved, resolved},
+		{"nameserver ::1\nnameserver 127.0.0.1\n", resolved, resolved},
+		{"nameserver 127.0.0.53\n", none, etc},
+		{"nameserver 127.0.0.53\nnameserver 10.0.0.3\n", resolved, etc},
+		{"nameserver 10.0.0.3\n", resolved, etc},
+		{"nameserver fe80::1%eth0\n", resolved, etc},
+		{"search example.com\n", resolved, etc},
+	} {
+		require.NoError(t, os.WriteFile(etc, []byte(tt.text), 0o600))
+		require.Equal(t, tt.want, reachable(etc, tt.resolved), tt.text)
+	}
+	require.Equal(t, none, reachable(none, resolved))
 }
 
 func TestHostname(t *testing.T) {
