@@ -51,7 +51,7 @@ type Config struct {
 	NodeCgroup string
 	CgroupRoot string // cgroup below which pods are created. Default: the root cgroup
 	// CgroupDriver must be the runtime's. Default: as the runtime reports it or, for containerd 1.x, as
-	// its configuration says; else cgroupfs.
+	// its configuration says; else systemd where it owns the machine's cgroups, and cgroupfs elsewhere.
 	CgroupDriver   cgroup.Driver
 	DisableCgroups bool // leave cgroups to the runtime
 	// AllowedUnsafeSysctls are kernel parameters that pods may set besides the kubelet's safe ones: names, or prefixes that end in *.
@@ -67,7 +67,9 @@ type Config struct {
 	ConditionReporters []Reporter
 	Port               int32 // of the agent's HTTPS server, as it is reported. Default: none
 
-	ResolvConf    string   // resolver configuration of the node. Default: /etc/resolv.conf
+	// ResolvConf is the resolver configuration of the node. Default: /etc/resolv.conf. If that names only addresses on loopback, pods
+	// get /run/systemd/resolve/resolv.conf of systemd-resolved where it exists.
+	ResolvConf    string
 	ClusterDNS    []string // name servers of pods with dnsPolicy ClusterFirst
 	ClusterDomain string   // domain of the cluster
 }
