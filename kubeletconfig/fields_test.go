@@ -87,9 +87,7 @@ func TestValidate_UnsupportedFields(t *testing.T) {
 		value, simple := map[string]string{
 			"localStorageCapacityIsolation": "false", "enableControllerAttachDetach": "false", "singleProcessOOMKill": "true",
 			"memoryThrottlingFactor": "0.5", "readOnlyPort": "10255", "userNamespaces.idsPerPod": "131072",
-			"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s",
-			"shutdownGracePeriodByPodPriority": `[{"priority":1,"shutdownGracePeriodSeconds":2}]`,
-			"reservedMemory":                   `[{"numaNode":0,"limits":{"memory":"1Gi"}}]`, "tracing": `{"endpoint":"a:1"}`,
+			"reservedMemory": `[{"numaNode":0,"limits":{"memory":"1Gi"}}]`, "tracing": `{"endpoint":"a:1"}`,
 		}[f.Path]
 		if !simple {
 			value = `"x"`

@@ -23,6 +23,8 @@ const (
 func Gates() []Gate {
 	return []Gate{
 		{gateVerifyPulled, "false: images on the node may be used without the credentials to pull them, as with the policy NeverVerify"},
+		{gateShutdown, "false: pods are not terminated when the machine shuts down, and shutdownGracePeriod must be 0"},
+		{gateShutdownByPriority, "false: shutdownGracePeriodByPodPriority must be empty"},
 		{gateFasterRestart, "true: the back-off of a container that keeps exiting begins with a second and grows to a minute, unless crashLoopBackOff sets another limit"},
 	}
 }

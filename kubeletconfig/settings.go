@@ -18,6 +18,7 @@ import (
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/logrotate"
 	"github.com/sublet-dev/agent/node"
+	"github.com/sublet-dev/agent/nodeshutdown"
 	"github.com/sublet-dev/agent/podsync"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
@@ -40,6 +41,7 @@ type Settings struct {
 	Eviction    eviction.Config
 	ImageGC     imagegc.Config
 	LogRotation logrotate.Config
+	Shutdown    []nodeshutdown.Group // empty: pods are not terminated when the machine shuts down
 }
 
 const (
@@ -82,6 +84,7 @@ func (c *Config) Settings(capacity corev1.ResourceList) (Settings, error) {
 			HighThresholdPercent: int(*k.ImageGCHighThresholdPercent), LowThresholdPercent: orOff(int(*k.ImageGCLowThresholdPercent), 1),
 			MinAge: orOff(k.ImageMinimumGCAge.Duration, -1), MaxAge: k.ImageMaximumGCAge.Duration,
 		}},
+		Shutdown: shutdownGroups(k),
 		LogRotation: logrotate.Config{
 			MaxSize: size.Value(), MaxFiles: int(*k.ContainerLogMaxFiles), MaxWorkers: int(*k.ContainerLogMaxWorkers), MonitorInterval: k.ContainerLogMonitorInterval.Duration,
 		},

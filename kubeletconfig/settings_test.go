@@ -20,6 +20,7 @@ import (
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/kubeletconfig"
 	"github.com/sublet-dev/agent/node"
+	"github.com/sublet-dev/agent/nodeshutdown"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
@@ -254,12 +255,19 @@ func TestValidate_BadValues(t *testing.T) {
 		`"logging":{"format":"xml"}`:                            "logging.format: \"xml\"",
 		`"registerWithTaints":[{"key":"a","effect":"Never"}]`:   "registerWithTaints: \"a\"",
 		`"registerWithTaints":[{"key":"a","effect":"NoExecute","timeAdded":"2026-01-01T00:00:00Z"}]`: "timeAdded",
-		`"evictionHard":{"memory":"1Gi"}`:   "thresholds of eviction",
-		`"cpuManagerPolicy":"dynamic"`:      "cpuManagerPolicy: \"dynamic\"",
-		`"cpuManagerPolicy":"static"`:       "cpuManagerPolicy: static needs reservedSystemCPUs",
-		`"reservedSystemCPUs":"1-"`:         "reservedSystemCPUs: ",
-		`"memoryManagerPolicy":"Dynamic"`:   "memoryManagerPolicy: \"Dynamic\"",
-		`"topologyManagerPolicy":"pod"`:     "topologyManagerPolicy: ",
+		`"evictionHard":{"memory":"1Gi"}`:                                           "thresholds of eviction",
+		`"cpuManagerPolicy":"dynamic"`:                                              "cpuManagerPolicy: \"dynamic\"",
+		`"cpuManagerPolicy":"static"`:                                               "cpuManagerPolicy: static needs reservedSystemCPUs",
+		`"reservedSystemCPUs":"1-"`:                                                 "reservedSystemCPUs: ",
+		`"memoryManagerPolicy":"Dynamic"`:                                           "memoryManagerPolicy: \"Dynamic\"",
+		`"topologyManagerPolicy":"pod"`:                                             "topologyManagerPolicy: ",
+		`"shutdownGracePeriod":"10ms"`:                                              "shutdownGracePeriod: 10ms must be 0 or at least 1s",
+		`"shutdownGracePeriod":"10s","shutdownGracePeriodCriticalPods":"11s"`:       "shutdownGracePeriodCriticalPods: 11s must be at most shutdownGracePeriod, 10s",
+		`"shutdownGracePeriod":"10s","shutdownGracePeriodCriticalPods":"-1s"`:       "shutdownGracePeriodCriticalPods: -1s must be 0 or at least 1s",
+		`"shutdownGracePeriod":"10s","featureGates":{"GracefulNodeShutdown":false}`: "shutdownGracePeriod: needs featureGates[GracefulNodeShutdown]; remove the gate, or set 0",
+		`"shutdownGracePeriod":"10s","shutdownGracePeriodByPodPriority":[{"priority":1,"shutdownGracePeriodSeconds":2}]`:                                     "shutdownGracePeriodByPodPriority: excludes shutdownGracePeriod",
+		`"shutdownGracePeriodByPodPriority":[{"priority":1,"shutdownGracePeriodSeconds":2}],"featureGates":{"GracefulNodeShutdownBasedOnPodPriority":false}`: "shutdownGracePeriodByPodPriority: needs featureGates",
+		`"shutdownGracePeriodByPodPriority":[{"priority":1,"shutdownGracePeriodSeconds":-2}]`:                                                                "shutdownGracePeriodByPodPriority: nodeshutdown: period -2s of priority 1",
 		`"cpuManagerReconcilePeriod":"-1s"`: "cpuManagerReconcilePeriod: -1s",
 	} {
 		c, err := kubeletconfig.Load(file(t, "k.yaml", header+","+fields+"}"), "")
@@ -276,4 +284,19 @@ func TestSettings_NodeTooSmall(t *testing.T) {
 	require.NoError(t, c.Validate())
 	_, err := c.Settings(capacity())
 	require.ErrorContains(t, err, "resources of this node")
+}
+
+// The periods of a shutdown are those of all and of critical pods, or those by priority.
+func TestSettings_Shutdown(t *testing.T) {
+	for fields, want := range map[string][]nodeshutdown.Group{
+		`"maxPods":1`: nil,
+		`"shutdownGracePeriod":"30s","shutdownGracePeriodCriticalPods":"10s"`:                                                               {{Priority: 0, Period: 20 * time.Second}, {Priority: 2000000000, Period: 10 * time.Second}},
+		`"shutdownGracePeriodByPodPriority":[{"priority":5,"shutdownGracePeriodSeconds":2},{"priority":-1,"shutdownGracePeriodSeconds":9}]`: {{Priority: 5, Period: 2 * time.Second}, {Priority: -1, Period: 9 * time.Second}},
+		`"shutdownGracePeriodByPodPriority":[{"priority":5,"shutdownGracePeriodSeconds":2}],"featureGates":{"GracefulNodeShutdown":false}`:  nil,
+	} {
+		c, err := kubeletconfig.Load(file(t, "k.yaml", header+","+fields+"}"), "")
+		require.NoError(t, err)
+		assert.Equal(t, want, settings(t, c).Shutdown, fields)
+	}
+	assert.Equal(t, 7*time.Second, nodeshutdown.Total(settings(t, with(t, "-shutdown-grace-period=7s")).Shutdown))
 }

@@ -156,7 +156,6 @@ func clusterFields() []Field {
 }
 
 func otherFields() []Field {
-	const shutdown = "pods are not ended in the order of their priorities when the machine shuts down; remove it"
 	return []Field{
 		honoured("oomScoreAdj", "oom-score-adj", "-999", "oom_score_adj of the process, -1000 to 1000"),
 		noMeaning("maxOpenFiles", "", "1000000", "the limit of the process is that of its systemd unit (LimitNOFILE)"),
@@ -169,9 +168,9 @@ func otherFields() []Field {
 		noMeaning("logging.flushFrequency", "log-flush-frequency", "5s", "each line is written at once"),
 		noMeaning("logging.vmodule", "vmodule", "", "verbosity is that of the whole process"),
 		noMeaning("logging.options", "", "", "lines are not buffered"),
-		unsupported("shutdownGracePeriod", "", "", shutdown),
-		unsupported("shutdownGracePeriodCriticalPods", "", "", shutdown),
-		unsupported("shutdownGracePeriodByPodPriority", "", "", shutdown),
+		honoured("shutdownGracePeriod", "shutdown-grace-period", "", "time for pods to terminate when the machine shuts down; 0: pods are not terminated by the agent"),
+		honoured("shutdownGracePeriodCriticalPods", "shutdown-grace-period-critical-pods", "", "the part of it that is for critical pods, which are terminated last"),
+		honoured("shutdownGracePeriodByPodPriority", "", "", "the same by priority, instead of both"),
 		unsupported("tracing", "", "", "package otel makes spans; remove it"),
 	}
 }

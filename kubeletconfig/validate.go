@@ -29,6 +29,7 @@ func (c *Config) Validate() error {
 	v.allocatable()
 	v.names()
 	v.managers()
+	v.shutdown()
 	_, err := c.thresholds()
 	v.add(err)
 	return errors.Join(append(v.errs, c.unsupportedValues()...)...)

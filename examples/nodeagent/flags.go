@@ -50,6 +50,7 @@ type flags struct {
 	kubeAPI                        kubeAPIFlags
 	config                         configFlags
 	debug                          debugFlags
+	shutdown                       shutdownFlags
 }
 
 const (
@@ -76,6 +77,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	f.dra.define(fs)
 	f.kubeAPI.define(fs)
 	f.debug.define(fs)
+	f.shutdown.define(fs)
 	var unsupported []string
 	advice := defineKubeletFlags(fs, &unsupported)
 	err := fs.Parse(args)

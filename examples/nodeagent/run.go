@@ -136,6 +136,10 @@ func options(f flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accoun
 		return nil, err
 	}
 	s.CRI.Credentials = credentials
+	shutdown, err := f.shutdown.options(&f, &s, log)
+	if err != nil {
+		return nil, err
+	}
 	opts := []agent.Option{
 		agent.WithRootDir(f.rootDir),
 		agent.WithLogger(log),
@@ -144,6 +148,7 @@ func options(f flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accoun
 		agent.WithConfig(s.CRI),
 		agent.WithNode(f.describe(s.Node, ip)),
 	}
+	opts = append(opts, shutdown...)
 	if f.drain {
 		opts = append(opts, agent.WithConfig(podworkers.DrainConfig{}))
 	}
