@@ -114,7 +114,7 @@ func (s *settings) test(ctx context.Context, endpoint string, stderr io.Writer) 
 	if !s.quiet {
 		p := &progress{to: stderr, total: s.selectedCases()}
 		fmt.Fprintf(stderr, "%s: %d cases, %d at a time\n", endpoint, p.total, s.parallel)
-		opts = append(opts, runtimetest.OnCase(p.show))
+		opts = append(opts, runtimetest.OnCase(p.show), runtimetest.OnRunning(p.showRunning))
 	}
 	return runtimetest.Run(ctx, cc, opts...)
 }

@@ -23,6 +23,7 @@ type settings struct {
 	endpoints, reports []string
 
 	// Of the suite.
+	privateImage, privateCredentials, cdiSpecDir                                            string
 	image, secondImage, cgroupParent, restart, logRoot, without, knownFailures, knownFlakes string
 	largeListSize, parallel                                                                 int
 	knownRuntimes                                                                           bool
@@ -71,11 +72,14 @@ func (s *settings) define(flags *flag.FlagSet) {
 	})
 	flags.StringVar(&s.image, "image", "", "image of the containers, with the programs of busybox (default: busybox of Docker Hub)")
 	flags.StringVar(&s.secondImage, "second-image", "", "image with sh and sleep that may be removed: also test that")
+	flags.StringVar(&s.privateImage, "private-image", "", "image that can be pulled only with -private-image-credentials and may be removed: also test that")
+	flags.StringVar(&s.privateCredentials, "private-image-credentials", "", "file with a line \"username:password\" for -private-image")
+	flags.StringVar(&s.cdiSpecDir, "cdi-spec-dir", "", "directory where the runtime finds CDI specifications: also test CDI devices, with a specification that is removed")
 	flags.StringVar(&s.cgroupParent, "cgroup-parent", "", "parent of the cgroups of the pods")
 	flags.StringVar(&s.restart, "restart", "", "shell command that restarts the runtime and returns when it serves: also test that")
 	flags.StringVar(&s.logRoot, "log-root", "", "directory for logs and mounts that the runtime has at the same path (default: a temporary one)")
 	flags.IntVar(&s.largeListSize, "large-list-size", 20, "number of pods in the cases of large lists")
-	flags.StringVar(&s.without, "without", "", "what the runtime lacks, separated by commas: processes, isolation, confinement, limits")
+	flags.StringVar(&s.without, "without", "", "what the runtime lacks, separated by commas: processes, isolation, confinement, limits, host-ports")
 	flags.StringVar(&s.knownFailures, "known-failures", "", "file with a line \"case: reason\" for each case that fails always")
 	flags.StringVar(&s.knownFlakes, "known-flakes", "", "file with a line \"case: reason\" for each case that fails at times")
 	flags.BoolVar(&s.knownRuntimes, "known-runtimes", true, "know the failures of released runtimes")
@@ -148,6 +152,7 @@ func (s *settings) options() ([]runtimetest.Option, error) {
 		{s.logRoot, runtimetest.LogRoot},
 		{s.cgroupParent, withCgroupParent},
 		{s.restart, restartBy},
+		{s.cdiSpecDir, runtimetest.CDISpecDir},
 	} {
 		if o.value != "" {
 			opts = append(opts, o.option(o.value))
@@ -166,19 +171,43 @@ func (s *settings) options() ([]runtimetest.Option, error) {
 			opts = append(opts, o.option(reasons))
 		}
 	}
+	private, err := s.private()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	opts = append(opts, private...)
 	without := map[string]func() runtimetest.Option{
 		"processes": runtimetest.WithoutProcesses, "isolation": runtimetest.WithoutIsolation, "confinement": runtimetest.WithoutConfinement,
-		"limits": runtimetest.WithoutResourceLimits,
+		"limits": runtimetest.WithoutResourceLimits, "host-ports": runtimetest.WithoutHostPorts,
 	}
 	for _, name := range strings.FieldsFunc(s.without, func(r rune) bool { return r == ',' || r == ' ' }) {
 		option, ok := without[name]
 		if !ok {
-			errs = append(errs, fmt.Errorf("-without: invalid value %q; use processes, isolation, confinement, limits", name))
+			errs = append(errs, fmt.Errorf("-without: invalid value %q; use processes, isolation, confinement, limits, host-ports", name))
 			continue
 		}
 		opts = append(opts, option())
 	}
 	return opts, errors.Join(errs...)
+}
+
+// private returns the option of the private image, whose password is in a file.
+func (s *settings) private() ([]runtimetest.Option, error) {
+	if s.privateImage == "" && s.privateCredentials == "" {
+		return nil, nil
+	}
+	if s.privateImage == "" || s.privateCredentials == "" {
+		return nil, errors.New("-private-image and -private-image-credentials: both required")
+	}
+	text, err := os.ReadFile(s.privateCredentials)
+	if err != nil {
+		return nil, fmt.Errorf("-private-image-credentials: %w", err)
+	}
+	username, password, ok := strings.Cut(strings.TrimRight(string(text), "\r\n"), ":")
+	if !ok {
+		return nil, fmt.Errorf("-private-image-credentials: %s: must have a line \"username:password\"", s.privateCredentials)
+	}
+	return []runtimetest.Option{runtimetest.PrivateImage(s.privateImage, username, password)}, nil
 }
 
 // selectedCases returns the number of cases that are run.

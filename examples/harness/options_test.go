@@ -22,6 +22,8 @@ func TestParse(t *testing.T) {
 	require.NoError(t, os.WriteFile(list, []byte("# a comment\n\na pod has an address: it has none: yet\n"), 0o600))
 	invalid := filepath.Join(t.TempDir(), "invalid")
 	require.NoError(t, os.WriteFile(invalid, []byte("no reason\n"), 0o600))
+	credentials := filepath.Join(t.TempDir(), "credentials")
+	require.NoError(t, os.WriteFile(credentials, []byte("reader:pass:word\n"), 0o600))
 	const endpoint = "-endpoint=unix:///s"
 
 	tests := map[string]struct {
@@ -36,10 +38,15 @@ func TestParse(t *testing.T) {
 		"a name is no endpoint":                         {[]string{"-endpoint=containerd"}, nil, 0, `-endpoint "containerd": must be an address`},
 		"released runtimes can be unknown":              {[]string{endpoint, "-known-runtimes=false"}, nil, 2, ""},
 		"every flag is an option":                       {[]string{endpoint, "-image=a", "-second-image=b", "-log-root=/l", "-cgroup-parent=/p", "-restart=true", "-run=pod"}, nil, 9, ""},
+		"a private image has credentials":               {[]string{endpoint, "-private-image=p", "-private-image-credentials=" + credentials, "-cdi-spec-dir=/c"}, nil, 5, ""},
+		"a private image needs credentials":             {[]string{endpoint, "-private-image=p"}, nil, 0, "both required"},
+		"credentials need a private image":              {[]string{endpoint, "-private-image-credentials=" + credentials}, nil, 0, "both required"},
+		"credentials that do not exist are an error":    {[]string{endpoint, "-private-image=p", "-private-image-credentials=/no/such/file"}, nil, 0, "-private-image-credentials: open /no/such/file"},
+		"credentials without a password are an error":   {[]string{endpoint, "-private-image=p", "-private-image-credentials=" + invalid}, nil, 0, `must have a line "username:password"`},
 		"a variable is a flag":                          {nil, map[string]string{"CRI_ENDPOINT": "unix:///s", "CRI_SECOND_IMAGE": "b", "CRI_LARGE_LIST_SIZE": "7"}, 4, ""},
 		"an empty variable is none":                     {[]string{endpoint}, map[string]string{"CRI_IMAGE": "", "CRI_WITHOUT": ""}, 3, ""},
 		"an invalid variable is an error":               {[]string{endpoint}, map[string]string{"CRI_PARALLEL": "many"}, 0, `CRI_PARALLEL: invalid value "many"`},
-		"each missing ability is an option":             {[]string{endpoint, "-without=processes,limits, isolation,confinement"}, nil, 7, ""},
+		"each missing ability is an option":             {[]string{endpoint, "-without=processes,limits, isolation,confinement,host-ports"}, nil, 8, ""},
 		"an ability that does not exist is an error":    {[]string{endpoint, "-without=limit"}, nil, 0, `-without: invalid value "limit"`},
 		"lists of known failures are read":              {[]string{endpoint, "-known-failures=" + list, "-known-flakes=" + list}, nil, 5, ""},
 		"a list that does not exist is an error":        {[]string{endpoint, "-known-failures=/no/such/file"}, nil, 0, "-known-failures: open /no/such/file"},

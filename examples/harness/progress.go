@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
@@ -21,4 +22,8 @@ func (p *progress) show(r runtimetest.CaseResult) {
 	if r.Result == runtimetest.Failed {
 		fmt.Fprintln(p.to, "    "+strings.ReplaceAll(r.String(), "\n", "\n    "))
 	}
+}
+
+func (p *progress) showRunning(caseName string, elapsed time.Duration) {
+	fmt.Fprintf(p.to, "still running after %s: %s\n", elapsed, caseName)
 }

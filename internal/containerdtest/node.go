@@ -104,6 +104,14 @@ func start(t testing.TB, b binaries) *Node {
 	return n
 }
 
+// CDISpecDir is the directory of CDI specifications, or "" if this containerd has no CDI.
+func (n *Node) CDISpecDir() string {
+	if n.bin.major == "1" {
+		return ""
+	}
+	return filepath.Join(n.dir, "cdi")
+}
+
 // Endpoint is the socket as an agent takes it.
 func (n *Node) Endpoint() string { return "unix://" + n.Socket }
 

@@ -36,10 +36,11 @@ type Registry struct {
 	manifests map[string][]byte // by "repo:reference"
 	pulls     map[string]int    // manifest requests by "repo:reference"
 	delay     time.Duration
+	private   map[string]string // "username:password" by repo
 }
 
 func newRegistry() *Registry {
-	r := &Registry{blobs: map[string][]byte{}, manifests: map[string][]byte{}, pulls: map[string]int{}}
+	r := &Registry{blobs: map[string][]byte{}, manifests: map[string][]byte{}, pulls: map[string]int{}, private: map[string]string{}}
 	r.srv = httptest.NewServer(r)
 	return r
 }
@@ -52,6 +53,21 @@ func (r *Registry) Delay(d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.delay = d
+}
+
+// Protect makes a repository demand credentials.
+func (r *Registry) Protect(repo, username, password string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.private[repo] = username + ":" + password
+}
+
+// permits reports whether a request has the credentials that its repository demands. The
+// caller holds mu.
+func (r *Registry) permits(q *http.Request, repo string) bool {
+	want, protected := r.private[repo]
+	username, password, _ := q.BasicAuth()
+	return !protected || username+":"+password == want
 }
 
 // Pulls is how often the manifest of repo:tag was asked for.
@@ -71,14 +87,20 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	var body []byte
 	var kind string
 	delay := time.Duration(0)
+	permitted := true
 	if repo, ref, ok := strings.Cut(path, "/manifests/"); ok {
-		body, kind = r.manifests[repo+":"+ref], manifestType
+		body, kind, permitted = r.manifests[repo+":"+ref], manifestType, r.permits(q, repo)
 		r.pulls[repo+":"+ref]++
-	} else if _, digest, ok := strings.Cut(path, "/blobs/"); ok {
-		body, kind = r.blobs[digest], "application/octet-stream"
+	} else if repo, digest, ok := strings.Cut(path, "/blobs/"); ok {
+		body, kind, permitted = r.blobs[digest], "application/octet-stream", r.permits(q, repo)
 		delay = r.delay
 	}
 	r.mu.Unlock()
+	if !permitted {
+		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+		http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`, http.StatusUnauthorized)
+		return
+	}
 	if body == nil {
 		http.NotFound(w, q)
 		return

@@ -12,15 +12,15 @@ type area struct {
 func areas() []area {
 	return []area{
 		{"pods", slices.Concat(sandboxCases(), podFieldCases())},
-		{"network", networkCases()},
+		{"network", slices.Concat(networkCases(), hostPortCases())},
 		{"containers", slices.Concat(createCases(), startCases(), endCases())},
-		{"isolation", slices.Concat(isolationCases(), confinementCases(), limitCases(), volumeCases())},
+		{"isolation", slices.Concat(isolationCases(), confinementCases(), limitCases(), volumeCases(), nodeFeatureCases(), cdiCases())},
 		{"stopping", stopCases()},
 		{"lists", slices.Concat(listCases(), streamFilterCases())},
 		{"commands", slices.Concat(execCases(), streamCases(), sessionCases())},
 		{"logs", logCases()},
 		{"events", eventCases()},
-		{"images", imageCases()},
+		{"images", slices.Concat(imageCases(), privateImageCases())},
 		{"measurements and resources", slices.Concat(statsCases(), podStatsCases(), updateCases())},
 		{"invalid calls", slices.Concat(refusalCases(), checkpointCases())},
 		{"abandoned and concurrent calls", slices.Concat(cutCases(), raceCases())},

@@ -59,6 +59,15 @@ func isolationCases() []testCase {
 			groups := procStatus(lines, "Groups")
 			c.check(slices.Contains(groups, "34567"), "supplemental_groups 34567: groups in the container are %v", groups)
 		}},
+		{"a container runs as the user that its image names", "containers of images with USER name would run as root", isolation, func(c *CaseT) {
+			const name = "nobody"
+			lines := c.output("grep ^"+name+": /etc/passwd; cat /proc/self/status", nil, security(func(sc *v1.LinuxContainerSecurityContext) { sc.RunAsUsername = name }))
+			entry := strings.Split(strings.Join(lines, "\n"), ":")
+			if len(entry) < 3 || entry[0] != "stdout F "+name {
+				c.skipped("the image has no user " + name)
+			}
+			same(c, entry[2], strings.Join(slices.Compact(procStatus(lines, "Uid")), " "), "run_as_username "+name+": user id in the container")
+		}},
 		{"a process cannot gain privileges where it must not", "allowPrivilegeEscalation: false would be ignored", processes, func(c *CaseT) {
 			lines := c.output("cat /proc/self/status", nil, security(func(sc *v1.LinuxContainerSecurityContext) { sc.NoNewPrivs = true }))
 			same(c, "1", strings.Join(procStatus(lines, "NoNewPrivs"), " "), "no_new_privs: NoNewPrivs in the container")

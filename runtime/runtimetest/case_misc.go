@@ -16,7 +16,7 @@ import (
 func refusalCases() []testCase {
 	return []testCase{
 		{"the runtime reports its name and versions", "it would not start at all", 0, func(c *CaseT) {
-			v, err := c.rs.Version(c.ctx, &v1.VersionRequest{})
+			v, err := c.rs.Version(c.ctx, &v1.VersionRequest{Version: "0.1.0"})
 			c.ok(err, "version")
 			c.check(v.GetRuntimeName() != "" && v.GetRuntimeVersion() != "", "name %q, version %q", v.GetRuntimeName(), v.GetRuntimeVersion())
 			same(c, "v1", v.GetRuntimeApiVersion(), "runtime_api_version")

@@ -130,10 +130,13 @@ func sessionCases() []testCase {
 }
 
 // server starts a container that answers at a port, with HTTP or a word.
-func (c *CaseT) server() (*pod, int32) {
+func (c *CaseT) server(edits ...func(*v1.PortMapping)) (*pod, int32) {
 	port := int32(20000 + rand.IntN(12000))
 	p := c.pod("p", func(cfg *v1.PodSandboxConfig) {
 		cfg.PortMappings = []*v1.PortMapping{{Protocol: v1.Protocol_TCP, ContainerPort: port}}
+		for _, edit := range edits {
+			edit(cfg.PortMappings[0])
+		}
 	})
 	p.start("c", fmt.Sprintf(`N=nc; nc --help 2>&1 | grep -q BusyBox || N="busybox nc"; while true; do $N -l -p %d -e echo HTTP || exit 9; done`, port),
 		annotate(map[string]string{"sim.sublet.dev/ports": strconv.Itoa(int(port))}))

@@ -22,9 +22,14 @@ func TestRuntime_Containerd(t *testing.T) {
 		t.Skip("takes a minute a runtime")
 	}
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+		const username, password = "reader", "correct horse"
+		private := n.PushBusybox(t, "private", "1", containerdtest.File{Name: "private", Data: []byte("3"), Mode: 0o644})
+		n.Registry.Protect("private", username, password)
 		second := n.PushBusybox(t, "second", "1", containerdtest.File{Name: "second", Data: []byte("2"), Mode: 0o644})
 		runtimetest.TestRuntime(t, func(t testing.TB) *grpc.ClientConn { return n.Dial(t) },
 			runtimetest.KnownRuntimes(), runtimetest.Image(n.Busybox), runtimetest.SecondImage(second),
+			runtimetest.PrivateImage(private, username, password), runtimetest.CDISpecDir(n.CDISpecDir()),
+			runtimetest.WithoutHostPorts(), // the network has no plug-in portmap, which needs iptables
 			runtimetest.LogRoot(filepath.Join(n.Shared, "logs")),
 			runtimetest.EditPod(func(pod *v1.PodSandboxConfig) {
 				pod.Linux.CgroupParent = n.CgroupParent + "/" + pod.GetMetadata().GetUid()

@@ -78,27 +78,6 @@ is made by `+"`go test ./runtime/runtimetest -run TestDocs -update`"+`.
 	assert.Equal(t, b.String(), string(committed), "run go test ./runtime/runtimetest -run TestDocs -update")
 }
 
-// onSandbox returns a mutation of the configurations of pods.
-func onSandbox(mutate func(*v1.LinuxPodSandboxConfig)) func(any) {
-	return onRequest(func(r *v1.RunPodSandboxRequest) { mutate(r.GetConfig().GetLinux()) })
-}
-
-func onSecurity(mutate func(*v1.LinuxContainerSecurityContext)) func(any) {
-	return onContainer(func(cfg *v1.ContainerConfig) { mutate(cfg.GetLinux().GetSecurityContext()) })
-}
-
-func onResources(mutate func(*v1.LinuxContainerResources)) func(any) {
-	return onContainer(func(cfg *v1.ContainerConfig) { mutate(cfg.GetLinux().GetResources()) })
-}
-
-func onMounts(mutate func(*v1.Mount)) func(any) {
-	return onContainer(func(cfg *v1.ContainerConfig) {
-		for _, m := range cfg.GetMounts() {
-			mutate(m)
-		}
-	})
-}
-
 func mutantsOfConfinement() []mutant {
 	const caps, seccomp, paths, pids, nets, devices, cgroup, propagation = "capabilities are dropped and added", "system calls are filtered", "paths are masked and read-only",
 		"containers have the process namespace that they ask for", "pods have the network and IPC that they ask for", "devices are there with their permissions",

@@ -42,10 +42,11 @@ func (m mutant) rebuilt() mutant {
 
 // suite starts the runtime of the mutant behind a proxy that makes its defect.
 func (m mutant) suite(t *testing.T) *suite {
-	s := newSuite(SecondImage("example.com/second:1"))
+	s := newSuite(SecondImage("example.com/second:1"), PrivateImage(privateRef, privateUser, privatePassword), CDISpecDir(t.TempDir()))
+	s.nodeHas = func(nodeFeature) bool { return true }
 	s.restart = func(context.Context) error { return nil }
 	s.logs = t.TempDir()
-	rt, err := embedded.New(embedded.Config{Executor: m.newExecutor(), Handlers: []string{"special"}})
+	rt, err := embedded.New(embedded.Config{Executor: m.newExecutor(), Handlers: []string{"special"}, HostPorts: m.runs != simulation})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
 	s.dial = serveInMemory(t, rt)

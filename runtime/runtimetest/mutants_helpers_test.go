@@ -249,3 +249,24 @@ func (w *cuttingWriter) Write(p []byte) (int, error) {
 	}
 	return len(p), nil
 }
+
+// onSandbox returns a mutation of the configurations of pods.
+func onSandbox(mutate func(*v1.LinuxPodSandboxConfig)) func(any) {
+	return onRequest(func(r *v1.RunPodSandboxRequest) { mutate(r.GetConfig().GetLinux()) })
+}
+
+func onSecurity(mutate func(*v1.LinuxContainerSecurityContext)) func(any) {
+	return onContainer(func(cfg *v1.ContainerConfig) { mutate(cfg.GetLinux().GetSecurityContext()) })
+}
+
+func onResources(mutate func(*v1.LinuxContainerResources)) func(any) {
+	return onContainer(func(cfg *v1.ContainerConfig) { mutate(cfg.GetLinux().GetResources()) })
+}
+
+func onMounts(mutate func(*v1.Mount)) func(any) {
+	return onContainer(func(cfg *v1.ContainerConfig) {
+		for _, m := range cfg.GetMounts() {
+			mutate(m)
+		}
+	})
+}

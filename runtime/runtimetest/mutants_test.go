@@ -40,7 +40,7 @@ const (
 
 func mutants() []mutant {
 	return slices.Concat(mutantsOfNode(), mutantsOfPods(), mutantsOfPodLifecycles(), mutantsOfContainers(), mutantsOfStarts(), mutantsOfEnds(), mutantsOfStops(),
-		mutantsOfErrors(), mutantsOfLists(), mutantsOfCommands(), mutantsOfLogs(), mutantsOfEventStreams(), mutantsOfStreams(), mutantsOfImages(), mutantsOfFigures(), mutantsOfRuntime(), mutantsOfIsolation(), mutantsOfProcesses(), mutantsOfStatuses(), mutantsOfEvents(), mutantsOfStats(), mutantsOfCheckpoints())
+		mutantsOfErrors(), mutantsOfLists(), mutantsOfCommands(), mutantsOfLogs(), mutantsOfEventStreams(), mutantsOfStreams(), mutantsOfImages(), mutantsOfFigures(), mutantsOfRuntime(), mutantsOfIsolation(), mutantsOfProcesses(), mutantsOfStatuses(), mutantsOfEvents(), mutantsOfStats(), mutantsOfEquipment())
 }
 
 func TestRuntime_FindsDefects(t *testing.T) {
@@ -140,6 +140,10 @@ func mutantsOfIsolation() []mutant {
 			request: onContainer(func(c *v1.ContainerConfig) {
 				c.Linux.SecurityContext.RunAsUser, c.Linux.SecurityContext.RunAsGroup = nil, nil
 			}),
+		},
+		{
+			defect: "run_as_username is ignored", caseName: "a container runs as the user that its image names", report: "run_as_username nobody", runs: isolatedProcesses,
+			request: onContainer(func(c *v1.ContainerConfig) { c.Linux.SecurityContext.RunAsUsername = "" }),
 		},
 		{
 			defect: "run_as_group is ignored", caseName: "a container runs as its user and groups", report: "run_as_group 23456", runs: isolatedProcesses,

@@ -31,6 +31,16 @@ func OnCase(observe func(CaseResult)) Option { return func(s *suite) { s.onCase 
 // OnReport is called with the report when all cases have ended.
 func OnReport(observe func(Report)) Option { return func(s *suite) { s.onReport = observe } }
 
+// runningPeriod is after how long OnRunning is called, and how often.
+const runningPeriod = 30 * time.Second
+
+// OnRunning is called for each case that has run for 30 s, and every 30 s from then on, with
+// the time that it has run: from any goroutine, but not from two at a time, nor together
+// with OnCase.
+func OnRunning(observe func(caseName string, elapsed time.Duration)) Option {
+	return func(s *suite) { s.onRunning = observe }
+}
+
 // Run runs the conformance suite outside of go test, and blocks until all cases have ended
 // and their pods are removed. The error says why the suite could not run; failures of cases
 // are in the report. When ctx ends, the cases that run fail and no other begins.
@@ -113,7 +123,9 @@ func (s *suite) result(ctx context.Context, tc testCase) CaseResult {
 	if reason := s.missing(tc); reason != "" {
 		r.Result, r.Reason = Skipped, reason
 	} else {
+		stop := s.observeRunning(tc.name)
 		c := s.execute(ctx, tc)
+		stop()
 		r.Failures = c.failures
 		s.judge(&r, c.skip)
 	}
@@ -125,6 +137,33 @@ func (s *suite) result(ctx context.Context, tc testCase) CaseResult {
 		s.onCase(r)
 	}
 	return r
+}
+
+// observeRunning calls onRunning now and then until stop is called, which waits for it.
+func (s *suite) observeRunning(name string) (stop func()) {
+	if s.onRunning == nil {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(runningPeriod)
+		defer tick.Stop()
+		for elapsed := runningPeriod; ; elapsed += runningPeriod {
+			select {
+			case <-tick.C:
+				s.mu.Lock()
+				s.onRunning(name, elapsed)
+				s.mu.Unlock()
+			case <-ended:
+				return
+			}
+		}
+	})
+	return func() {
+		close(ended)
+		wg.Wait()
+	}
 }
 
 // judge sets the result of a case that has run.

@@ -59,6 +59,21 @@ func wrongVersion() Rule {
 	return Rule{Fault: Corrupt, RPC: "Version", Mutate: func(_ string, resp proto.Message) { resp.(*v1.VersionResponse).Version = "0.2.0" }}
 }
 
+func TestRun_ReportsLongCases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const name = "the runtime reports its cgroup driver"
+		var names []string
+		var elapsed []time.Duration
+		_, err := Run(t.Context(), simulatedConn(t, Rule{Fault: Hang, RPC: "RuntimeConfig"}), only(name, readinessCase), OnRunning(func(caseName string, since time.Duration) {
+			names, elapsed = append(names, caseName), append(elapsed, since)
+		}))
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, len(elapsed), 3)
+		assert.Equal(t, []string{name, name, name}, names[:3])
+		assert.Equal(t, []time.Duration{30 * time.Second, time.Minute, 90 * time.Second}, elapsed[:3])
+	})
+}
+
 func TestRun_ReportsEachResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var progress []string

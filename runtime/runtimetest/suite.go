@@ -83,9 +83,29 @@ func WithoutConfinement() Option { return func(s *suite) { s.absent |= confineme
 // for runtimes without cgroups.
 func WithoutResourceLimits() Option { return func(s *suite) { s.absent |= limits } }
 
+// WithoutHostPorts skips the cases that connect to host ports of pods: for networks that do
+// not serve them, as CNI networks without the plug-in portmap.
+func WithoutHostPorts() Option { return func(s *suite) { s.absent |= hostPorts } }
+
+// PrivateImage is an image that can be pulled only with these credentials. The suite
+// removes it and pulls it again. Without it the cases of credentials are skipped.
+func PrivateImage(ref, username, password string) Option {
+	return func(s *suite) {
+		s.private, s.credentials = ref, &v1.AuthConfig{Username: username, Password: password}
+	}
+}
+
+// CDISpecDir is a directory where the runtime finds CDI specifications. The suite writes one
+// of its own there and removes it. Without it the cases of CDI devices are skipped.
+func CDISpecDir(dir string) Option { return func(s *suite) { s.cdi = dir } }
+
 // suite is one run of TestRuntime.
 type suite struct {
 	image, second string
+	private       string
+	credentials   *v1.AuthConfig // of private
+	cdi           string
+	nodeHas       func(nodeFeature) bool
 	edit          func(*v1.PodSandboxConfig)
 	knownFailures map[string]string
 	knownFlakes   map[string]string
@@ -97,13 +117,14 @@ type suite struct {
 	maxParallel   int
 	isSelected    func(name string) bool
 	onCase        func(CaseResult)
+	onRunning     func(string, time.Duration)
 	onReport      func(Report)
 
 	cc   *grpc.ClientConn
 	id   string                                          // of this run, in labels and namespaces
 	dial func(context.Context, string) (net.Conn, error) // to the streaming server; nil is the network
 
-	mu     sync.Mutex // guards report, and calls of onCase
+	mu     sync.Mutex // guards report, and calls of onCase and onRunning
 	report Report
 }
 
@@ -119,13 +140,16 @@ type testCase struct {
 type need uint16
 
 const (
-	processes   need = 1 << iota // real ones
-	isolation                    // mounts, host names and users of a container's own
-	limits                       // that are enforced
-	confinement                  // namespaces, capabilities, devices and files of a container's own
-	twoImages                    // SecondImage
-	aRestart                     // Restart
-	alone                        // no other case at the same time
+	processes     need = 1 << iota // real ones
+	isolation                      // mounts, host names and users of a container's own
+	limits                         // that are enforced
+	confinement                    // namespaces, capabilities, devices and files of a container's own
+	twoImages                      // SecondImage
+	aRestart                       // Restart
+	hostPorts                      // that are served
+	aPrivateImage                  // PrivateImage
+	cdiSpecs                       // CDISpecDir
+	alone                          // no other case at the same time
 )
 
 // Cases returns the names of all cases, as KnownFailures and KnownFlakes take them.
@@ -139,7 +163,7 @@ func Cases() []string {
 
 // newSuite returns a suite with defaults for what opts leave out.
 func newSuite(opts ...Option) *suite {
-	s := &suite{image: "docker.io/library/busybox:1.36", largeListSize: 20, maxParallel: 4, id: fmt.Sprintf("%08x", rand.Uint32())}
+	s := &suite{image: "docker.io/library/busybox:1.36", largeListSize: 20, maxParallel: 4, nodeHas: nodeHas, id: fmt.Sprintf("%08x", rand.Uint32())}
 	for _, o := range opts {
 		o(s)
 	}
@@ -206,6 +230,12 @@ func (s *suite) missing(tc testCase) string {
 		return "needs confined containers"
 	case tc.needs&s.absent&limits != 0:
 		return "needs resource limits"
+	case tc.needs&s.absent&hostPorts != 0:
+		return "needs a network that serves host ports"
+	case tc.needs&aPrivateImage != 0 && s.private == "":
+		return "needs an image of a registry that demands credentials: set PrivateImage"
+	case tc.needs&cdiSpecs != 0 && s.cdi == "":
+		return "needs a directory of CDI specifications: set CDISpecDir"
 	case tc.needs&twoImages != 0 && s.second == "":
 		return "needs an image that may be removed: set SecondImage"
 	case tc.needs&aRestart != 0 && s.restart == nil:

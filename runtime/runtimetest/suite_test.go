@@ -21,7 +21,7 @@ import (
 // embeddedRuntime returns a function that connects to a new embedded runtime.
 func embeddedRuntime(executor func(testing.TB) embedded.Executor) func(testing.TB) *grpc.ClientConn {
 	return func(t testing.TB) *grpc.ClientConn {
-		rt, err := embedded.New(embedded.Config{Executor: executor(t)})
+		rt, err := embedded.New(embedded.Config{Executor: executor(t), HostPorts: true})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, rt.Close()) })
 		serveStreams(t, rt)
