@@ -235,12 +235,19 @@ func (s *Storage) Run(ctx context.Context) error {
 		case <-s.changed:
 		case <-retry.C:
 		}
-		if err := s.write(ctx); err != nil && ctx.Err() == nil {
+		switch err := s.write(ctx); {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, errNotRegistered):
+			retry.Reset(attachPollPeriod)
+		default:
 			s.k.cfg.Logger.Warn("CSINode not written", slog.String("node", s.k.cfg.NodeName), logattr.Err(err))
 			retry.Reset(csiNodeRetry)
 		}
 	}
 }
+
+// errNotRegistered means that the Node, which owns the CSINode, is about to be created.
+var errNotRegistered = errors.New("the Node does not exist yet")
 
 // write writes the CSINode and the Node.
 func (s *Storage) write(ctx context.Context) error {
@@ -250,6 +257,9 @@ func (s *Storage) write(ctx context.Context) error {
 	drivers, known := s.drivers, s.known
 	s.mu.Unlock()
 	node, err := s.k.cfg.Client.CoreV1().Nodes().Get(ctx, s.k.cfg.NodeName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return errNotRegistered
+	}
 	if err != nil {
 		return fmt.Errorf("get node: %w", err)
 	}

@@ -81,6 +81,12 @@ func (w *draNode) called(want ...string) {
 // sees waits until the pod's container finds the variable of its device.
 func (w *draNode) sees(pod, want string) {
 	w.t.Helper()
+	w.seesVariable(pod, "DRA_DEVICE", want)
+}
+
+// seesVariable waits until the pod's container has a variable.
+func (w *draNode) seesVariable(pod, name, want string) {
+	w.t.Helper()
 	w.eventually(longRunTime, func() error {
 		have, err := w.containers()
 		if err != nil || len(have[pod]) != 1 {
@@ -88,7 +94,7 @@ func (w *draNode) sees(pod, want string) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
-		r, err := w.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: have[pod][0].GetId(), Cmd: []string{"sh", "-c", "echo $DRA_DEVICE"}, Timeout: 5})
+		r, err := w.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: have[pod][0].GetId(), Cmd: []string{"sh", "-c", "echo $" + name}, Timeout: 5})
 		if got := strings.TrimSpace(string(r.GetStdout())); err != nil || got != want {
 			return fmt.Errorf("%s sees %q, want %q: %w", pod, got, want, err)
 		}
