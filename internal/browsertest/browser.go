@@ -4,6 +4,7 @@ package browsertest
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -170,6 +171,9 @@ func (p *Page) handle(b []byte) {
 	}
 	switch m.Method {
 	case "Runtime.exceptionThrown", "Page.javascriptDialogOpening", "Log.entryAdded":
+		if bytes.Contains(m.Params, []byte("net::ERR_NETWORK_CHANGED")) {
+			return // the pods of another test came or went
+		}
 		p.problems = append(p.problems, m.Method+" "+string(m.Params))
 	case "Network.requestWillBeSent":
 		var sent struct {
@@ -253,7 +257,8 @@ func (p *Page) Wait(expression string) {
 }
 
 // Problems returns what went wrong in the page: exceptions, dialogs, what its policy has
-// blocked, and requests that failed.
+// blocked, and requests that failed. Those that fail because a network interface of the machine
+// has come or gone are left out: the page has to repeat them.
 func (p *Page) Problems() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
