@@ -43,6 +43,7 @@ var allowedImports = map[string][]string{
 	"internal/fsgroup":           {},
 	"cgroup":                     {"podspec", "runtime"},
 	"node":                       {"cgroup", "internal/safe", "runtime"}, // cgroup for the type of its driver
+	"systemd":                    {},
 	"nodeshutdown":               {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
 	"nodeshutdown/logind":        {"nodeshutdown"},
 	"stats":                      {"internal/diskusage", "internal/monotonic", "podspec", "runtime"},

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"k8s.io/kubelet/config/v1beta1"
@@ -32,6 +33,17 @@ func (c *Config) TLS() (*tls.Config, error) { return tlsConfig(&c.kubelet) }
 
 // Given reports whether the field at path was given, by a file or by Set.
 func (c *Config) Given(path string) bool { return c.given[path] }
+
+// Changed returns the paths of the fields in which other differs, in the order of the type.
+func (c *Config) Changed(other *Config) []string {
+	var paths []string
+	for _, f := range Fields() {
+		if !reflect.DeepEqual(valueAt(&c.kubelet, f.Path).Interface(), valueAt(&other.kubelet, f.Path).Interface()) {
+			paths = append(paths, f.Path)
+		}
+	}
+	return paths
+}
 
 // Set sets the field of a flag of the kubelet (Field.Flag) as that flag does: it replaces what a file
 // says. It returns an error that wraps ErrUnknownFlag if no field has the flag.

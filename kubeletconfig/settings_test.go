@@ -300,3 +300,9 @@ func TestSettings_Shutdown(t *testing.T) {
 	}
 	assert.Equal(t, 7*time.Second, nodeshutdown.Total(settings(t, with(t, "-shutdown-grace-period=7s")).Shutdown))
 }
+
+func TestConfig_Changed(t *testing.T) {
+	c := kubeletconfig.Default()
+	assert.Empty(t, c.Changed(kubeletconfig.Default()))
+	assert.Equal(t, []string{"maxPods", "featureGates", "logging.verbosity"}, c.Changed(with(t, "-v=4", "-max-pods=7", "-feature-gates=A=true")))
+}

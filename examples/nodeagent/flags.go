@@ -51,6 +51,7 @@ type flags struct {
 	config                         configFlags
 	debug                          debugFlags
 	shutdown                       shutdownFlags
+	daemon                         daemonFlags
 }
 
 const (
@@ -65,6 +66,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	var f flags
 	fs := flag.NewFlagSet("nodeagent", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
+	f.daemon.args = args
 	f.define(fs)
 	f.config.define(fs)
 	f.listen.define(fs)
@@ -232,15 +234,4 @@ func (f *flags) labels() map[string]string {
 		labels[k] = v
 	}
 	return labels
-}
-
-func (f *flags) logger(w io.Writer) *slog.Logger {
-	opts := &slog.HandlerOptions{}
-	if f.verbosity >= 4 {
-		opts.Level = slog.LevelDebug
-	}
-	if f.logFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
-	}
-	return slog.New(slog.NewTextHandler(w, opts))
 }

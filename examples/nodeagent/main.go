@@ -9,7 +9,14 @@
 //	nodeagent get | logs | exec | attach | port-forward | restart | evict | drain
 //
 // SIGTERM stops the agent. Pods keep running and the next agent adopts them; with
-// -drain they are terminated first.
+// -drain they are terminated first. SIGHUP reads -config and -config-dir again: the verbosity of the log and oomScoreAdj
+// change at once, of other changes the log says that they need a restart.
+//
+// Exit codes: 0 after a clean stop, 1 if the agent failed, 2 for invalid flags or configuration, 3 if another agent has
+// -root-dir, 4 if -root-dir has lost the id of the owner of its pods. A restart helps after 1 only.
+//
+// As a service of systemd (Type=notify-reload) it reports when it is ready, feeds the watchdog while its loops move, and its log
+// has priorities in the journal. See packaging for the unit and a Debian package.
 package main
 
 import (
@@ -34,16 +41,19 @@ func main() {
 		return
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "nodeagent: %v\n", err)
-		os.Exit(2)
+		os.Exit(exitUsage)
 	case f.version:
 		fmt.Println(version())
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	reloads := make(chan os.Signal, 1)
+	signal.Notify(reloads, syscall.SIGHUP)
+	f.daemon.reloads = reloads
 	if err := run(ctx, f, os.Stderr); err != nil {
 		fmt.Fprintf(os.Stderr, "nodeagent: %v%s\n", err, advice(err, os.Geteuid()))
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
 }
 

@@ -32,7 +32,7 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	plugins, accounts := pluginDirs{}, &lateAccounts{}
 	opts, err := options(f, log, api, plugins, accounts)
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	cluster, err := f.cluster(ctx, plugins, accounts, log)
 	if err != nil {
@@ -64,23 +64,30 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	a, err := agent.New(append(opts, agent.WithHooks(m.hooks()),
 		agent.WithRunner("socket", func(*agent.Components) (agent.Runner, error) { return socket, nil }))...)
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	if api != nil {
 		api.agent = a
 	}
-	if err := adjustOOMScore("/proc/self/oom_score_adj", f.oomScoreAdj); err != nil {
+	if err := adjustOOMScore(oomScoreFile, f.oomScoreAdj); err != nil {
 		log.Warn("oom score not adjusted", slog.Any("err", err))
 	}
 	servers, err := newServers(&f, cluster, a, m, socket, log)
 	if err != nil {
 		return err
 	}
+	d, err := newDaemon(&f, a, log)
+	if err != nil {
+		return err
+	}
+	defer d.start(ctx)()
 	if len(servers) == 0 {
 		return a.Run(ctx)
 	}
 	return together(ctx, a.Run, func(ctx context.Context) error { return serve(ctx, servers) })
 }
+
+const oomScoreFile = "/proc/self/oom_score_adj"
 
 // adjustOOMScore makes the kernel kill pods before this process. Lowering the score needs CAP_SYS_RESOURCE; a system without the
 // file has no such score.

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/kubeletconfig"
+	"github.com/sublet-dev/agent/syncloop"
+	"github.com/sublet-dev/agent/systemd"
+)
+
+// daemonFlags are what a daemon needs to read its configuration again.
+type daemonFlags struct {
+	args    []string         // of parse
+	reloads <-chan os.Signal // SIGHUP; nil: never
+	level   *slog.LevelVar   // of the log
+}
+
+// Exit codes. A supervisor should not start the program again after the codes from exitUsage on.
+const (
+	exitFailed    = 1 // the agent or its runtime failed; a restart may help
+	exitUsage     = 2 // flags or configuration are invalid
+	exitRootInUse = 3 // another agent has the root directory
+	exitOwnerID   = 4 // the root directory has pods, but has lost the id of their owner
+)
+
+// usageError is an error of flags and configuration that is found after parse.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func exitCode(err error) int {
+	_, usage := errors.AsType[usageError](err)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, agent.ErrRootInUse):
+		return exitRootInUse
+	case errors.Is(err, agent.ErrOwnerID):
+		return exitOwnerID
+	case usage:
+		return exitUsage
+	default:
+		return exitFailed
+	}
+}
+
+// logger writes lines of the format of -log-format. The journal of systemd gets the priority of each, in place of its time.
+func (f *flags) logger(w io.Writer) *slog.Logger {
+	if f.daemon.level == nil {
+		f.daemon.level = new(slog.LevelVar)
+	}
+	f.daemon.level.Set(levelOf(f.verbosity))
+	file, isFile := w.(*os.File)
+	journal := isFile && systemd.IsJournal(file, os.Getenv("JOURNAL_STREAM"))
+	opts := &slog.HandlerOptions{Level: f.daemon.level}
+	switch {
+	case journal && f.logFormat == "json":
+		return slog.New(systemd.NewJournalHandler(w, f.daemon.level, slog.NewJSONHandler))
+	case journal:
+		return slog.New(systemd.NewJournalHandler(w, f.daemon.level, slog.NewTextHandler))
+	case f.logFormat == "json":
+		return slog.New(slog.NewJSONHandler(w, opts))
+	default:
+		return slog.New(slog.NewTextHandler(w, opts))
+	}
+}
+
+func levelOf(verbosity int) slog.Level {
+	if verbosity >= 4 {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
+
+// daemon reports the agent to systemd, and reads the configuration again on SIGHUP.
+type daemon struct {
+	f        *flags
+	log      *slog.Logger
+	notifier *systemd.Notifier
+	// reloadable applies the value of a field that can change while the agent runs.
+	reloadable map[string]func(next *flags) error
+	applied    map[string]string // of these fields
+}
+
+func newDaemon(f *flags, a *agent.Agent, log *slog.Logger) (*daemon, error) {
+	d := &daemon{f: f, log: log, applied: map[string]string{}, reloadable: map[string]func(next *flags) error{
+		"logging.verbosity": func(next *flags) error { f.daemon.level.Set(levelOf(next.verbosity)); return nil },
+		"oomScoreAdj":       func(next *flags) error { return adjustOOMScore(oomScoreFile, next.oomScoreAdj) },
+	}}
+	for path := range d.reloadable {
+		d.applied[path] = f.config.effective.Text(path)
+	}
+	var err error
+	d.notifier, err = systemd.New(systemd.Config{Alive: alive(a), Status: func() string { return statusLine(a) }, Logger: log})
+	return d, err
+}
+
+// alive returns a check of the loops of the agent, which a restart repairs. One of the runtime or a source is not
+// repaired by it. The check itself hangs if a lock is never released.
+func alive(a *agent.Agent) func() error {
+	return func() error {
+		c := a.Components()
+		if err := c.SyncLoop.Healthy(); errors.Is(err, syncloop.ErrStalled) {
+			return err
+		}
+		if err := c.PLEG.Healthy(); err != nil && c.RuntimeState.Healthy() == nil { // the runtime answers, but pods are not listed
+			return err
+		}
+		return nil
+	}
+}
+
+func statusLine(a *agent.Agent) string {
+	if err := a.Healthy(); err != nil {
+		return "not ready: " + err.Error()
+	}
+	return "ready"
+}
+
+// start runs the daemon until stop is called or ctx is done.
+func (d *daemon) start(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = d.notifier.Run(ctx) }) // returns nil
+	wg.Go(func() {
+		for {
+			select {
+			case <-d.f.daemon.reloads:
+				d.notifier.Reload(d.reload)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// reload reads flags and files again. What can change is applied; of the rest the log says that it needs a restart. A
+// configuration with a mistake changes nothing.
+func (d *daemon) reload() {
+	next, err := parse(d.f.daemon.args, io.Discard)
+	if err != nil {
+		d.log.Error("configuration rejected, the previous one stays", slog.Any("err", err))
+		return
+	}
+	changes := 0
+	for _, path := range d.changed(next.config.effective) {
+		changes++
+		apply, ok := d.reloadable[path]
+		if !ok {
+			d.log.Warn("configuration change needs a restart", slog.String("field", path))
+			continue
+		}
+		if err := apply(&next); err != nil {
+			d.log.Warn("configuration change not applied", slog.String("field", path), slog.Any("err", err))
+			continue
+		}
+		d.applied[path] = next.config.effective.Text(path)
+		d.log.Info("configuration change applied", slog.String("field", path), slog.String("value", d.applied[path]))
+	}
+	d.log.Info("configuration read again", slog.Int("changes", changes))
+}
+
+// changed returns the fields in which next differs from what is in effect.
+func (d *daemon) changed(next *kubeletconfig.Config) []string {
+	var paths []string
+	for _, f := range kubeletconfig.Fields() {
+		if applied, ok := d.applied[f.Path]; ok && applied != next.Text(f.Path) {
+			paths = append(paths, f.Path)
+		}
+	}
+	for _, path := range d.f.config.effective.Changed(next) {
+		if d.reloadable[path] == nil {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent"
+)
+
+func TestExitCode(t *testing.T) {
+	assert.Equal(t, 0, exitCode(nil))
+	assert.Equal(t, 1, exitCode(errors.New("failed")))
+	assert.Equal(t, 2, exitCode(fmt.Errorf("start: %w", usageError{errors.New("bad")})))
+	assert.Equal(t, 3, exitCode(fmt.Errorf("lock: %w", agent.ErrRootInUse)))
+	assert.Equal(t, 4, exitCode(fmt.Errorf("owner: %w", agent.ErrOwnerID)))
+}
+
+// lockedBuffer is written by the agent and read by the test.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// The whole daemon as systemd sees it: it is ready, feeds the watchdog, reads its configuration on SIGHUP and stops.
+func TestRun_UnderSystemd(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	t.Setenv("NOTIFY_SOCKET", socket)
+	t.Setenv("WATCHDOG_USEC", "50000")
+	next := func() string {
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+		buf := make([]byte, 1<<14)
+		n, err := conn.Read(buf)
+		require.NoError(t, err)
+		return string(buf[:n])
+	}
+	await := func(prefix string) {
+		require.Eventually(t, func() bool { return strings.HasPrefix(next(), prefix) }, time.Minute, time.Millisecond, prefix)
+	}
+	config, manifests := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "manifests")
+	require.NoError(t, os.Mkdir(manifests, 0o700))
+	configure := func(fields string) {
+		text := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nhealthzPort: 0\ncontainerRuntimeEndpoint: unix:///run/none.sock\noomScoreAdj: 0\n" + fields
+		require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
+	}
+	configure("")
+	f, err := parse([]string{"-config", config, "-manifests", manifests, "-root-dir", filepath.Join(dir, "root"), "-pod-logs-dir", filepath.Join(dir, "logs"), "-listen", ""}, io.Discard)
+	require.NoError(t, err)
+	f.runtimeEndpoint = "" // simulated
+	reloads := make(chan os.Signal)
+	f.daemon.reloads = reloads
+	var out lockedBuffer
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, f, &out) }()
+	await("READY=1\nSTATUS=")
+	await("WATCHDOG=1\nSTATUS=ready")
+
+	configure("logging: {verbosity: 4}\nmaxPods: 7\n")
+	reloads <- syscall.SIGHUP
+	await("RELOADING=1\nMONOTONIC_USEC=")
+	await("READY=1")
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), `msg="configuration read again" changes=2`) }, time.Minute, 10*time.Millisecond)
+	assert.Contains(t, out.String(), `msg="configuration change applied" field=logging.verbosity value=4`)
+	assert.Contains(t, out.String(), `msg="configuration change needs a restart" field=maxPods`)
+	configure("maxPods: many\n")
+	reloads <- syscall.SIGHUP
+	require.Eventually(t, func() bool {
+		return strings.Contains(out.String(), `msg="configuration rejected, the previous one stays"`)
+	}, time.Minute, 10*time.Millisecond)
+	await("WATCHDOG=1")
+	cancel()
+	await("STOPPING=1")
+	require.NoError(t, <-done)
+}
+
+func TestFlags_Logger(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	require.NoError(t, err)
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	require.NoError(t, err)
+	st := info.Sys().(*syscall.Stat_t) //nolint:forcetypeassert // of this system
+	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", st.Dev, st.Ino))
+	for _, format := range []string{"text", "json"} {
+		f := flags{logFormat: format, verbosity: 4}
+		f.logger(file).Debug("a", slog.Int("n", 1))
+	}
+	text, err := os.ReadFile(file.Name())
+	require.NoError(t, err)
+	assert.Equal(t, "<7>level=DEBUG msg=a n=1\n<7>{\"level\":\"DEBUG\",\"msg\":\"a\",\"n\":1}\n", string(text))
+}

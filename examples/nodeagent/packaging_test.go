@@ -1,0 +1,83 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/kubeletconfig"
+)
+
+// The configuration of the package is valid, and the flags of its unit are flags.
+func TestPackaging_Configuration(t *testing.T) {
+	c, err := kubeletconfig.Load("packaging/config.yaml", "")
+	require.NoError(t, err)
+	require.NoError(t, c.Validate())
+	assert.Empty(t, c.Notices())
+	text, err := os.ReadFile("packaging/nodeagent.default")
+	require.NoError(t, err)
+	_, after, ok := strings.Cut(string(text), `NODEAGENT_FLAGS="`)
+	require.True(t, ok)
+	args := strings.Fields(strings.TrimSuffix(strings.TrimSpace(after), `"`))
+	for i, a := range args {
+		if a == "/etc/sublet/config.yaml" {
+			args[i] = "packaging/config.yaml"
+		}
+	}
+	_, err = parse(args, t.Output())
+	require.NoError(t, err)
+}
+
+// The unit is what systemd understands, and no more exposed than its comment and the README say.
+func TestPackaging_Unit(t *testing.T) {
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("needs systemd-analyze, of the Debian package systemd")
+	}
+	unit, err := os.ReadFile("packaging/nodeagent.service")
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "nodeagent.service")
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(unit), "/usr/bin/nodeagent ", "/bin/true ", 1)), 0o600))
+	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", file).CombinedOutput()
+	require.NoError(t, err, string(out))
+	assert.NotContains(t, string(out), "nodeagent.service:", string(out))
+	out, err = exec.CommandContext(t.Context(), "systemd-analyze", "security", "--offline=true", "--threshold=52", "--no-pager", file).CombinedOutput()
+	assert.NoError(t, err, string(out))
+}
+
+func TestPackaging_Deb(t *testing.T) {
+	if _, err := exec.LookPath("dpkg-deb"); err != nil {
+		t.Skip("needs dpkg-deb, of the Debian package dpkg")
+	}
+	script, err := filepath.Abs("packaging/deb.sh")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "binary")
+	require.NoError(t, os.WriteFile(binary, []byte("#!/bin/sh\n"), 0o600))
+	build := func(sub string) []byte {
+		dest := filepath.Join(dir, sub)
+		require.NoError(t, os.Mkdir(dest, 0o700))
+		cmd := exec.CommandContext(t.Context(), script, "v1.2.3", binary)
+		cmd.Dir, cmd.Env = dest, append(os.Environ(), "GOARCH=arm64", "SOURCE_DATE_EPOCH=1700000000")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		deb, err := os.ReadFile(filepath.Join(dest, "nodeagent_1.2.3_arm64.deb"))
+		require.NoError(t, err)
+		return deb
+	}
+	assert.Equal(t, build("a"), build("b"), "the same input makes the same package")
+	deb := filepath.Join(dir, "a", "nodeagent_1.2.3_arm64.deb")
+	list, err := exec.CommandContext(t.Context(), "dpkg-deb", "-c", deb).Output()
+	require.NoError(t, err)
+	for _, line := range []string{"-rwxr-xr-x root/root", "./usr/bin/nodeagent", "./lib/systemd/system/nodeagent.service", "./etc/default/nodeagent", "./etc/sublet/config.yaml", "./etc/sublet/manifests/"} {
+		assert.Contains(t, string(list), line)
+	}
+	info, err := exec.CommandContext(t.Context(), "dpkg-deb", "-I", deb, "control", "conffiles").Output()
+	require.NoError(t, err)
+	assert.Contains(t, string(info), "Version: 1.2.3\nArchitecture: arm64\n")
+	assert.Contains(t, string(info), "/etc/sublet/config.yaml\n")
+}
