@@ -148,7 +148,7 @@ func TestRun_UpstreamDRATestDriver(t *testing.T) {
 	c.delete("first")
 	c.delete("second")
 	released()
-	// The driver has forgotten what it prepared before it was killed. It prepares the claim anew
+	// The driver has forgotten what it prepared before it was killed. It prepares the claim again
 	// for another pod, and cleans up after it.
 	create("third")
 	c.allocate("third")
