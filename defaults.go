@@ -188,7 +188,7 @@ func NewStats(c *Components) (Stats, error) {
 	if settings.Has[eviction.Config](&c.options.Store) {
 		pods.IsTracked = eviction.HasLocalStorageLimit
 	}
-	cfg.Pods, cfg.TrackedPods = pods.All, pods.Tracked
+	cfg.Pods, cfg.TrackedPods, cfg.DriverVolumes = pods.All, pods.Tracked, pods
 	cfg.ContainerStats, _ = runtime.Capability[runtime.ContainerStatsReporter](c.Runtime)
 	cfg.ImageFS, _ = runtime.Capability[runtime.ImageFSReporter](c.Runtime)
 	return configured(c, stats.New, cfg)

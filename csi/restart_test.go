@@ -196,6 +196,10 @@ func TestStats(t *testing.T) {
 	go func() { done <- e.Run(ctx) }()
 	require.Eventually(t, func() bool { return len(e.Stats("1")) > 0 }, testTimeout, time.Millisecond)
 	s := e.Stats("1")["data"]
+	usage := e.VolumeUsage("1")["data"]
+	assert.Equal(t, []uint64{uint64(s.Capacity), uint64(s.Used), uint64(s.Available), uint64(s.Inodes), uint64(s.InodesUsed)},
+		[]uint64{usage.CapacityBytes, usage.UsedBytes, usage.AvailableBytes, usage.Inodes, usage.InodesUsed})
+	assert.Equal(t, s.At, usage.At)
 	assert.Equal(t, int64(1<<30), s.Capacity)
 	assert.Equal(t, [5]int64{10, 1<<30 - 10, 100, 1, 99}, [5]int64{s.Used, s.Available, s.Inodes, s.InodesUsed, s.InodesAvailable})
 	assert.Equal(t, []string{"DATA_LOSS DiskFailed: sector 7"}, s.Abnormal)

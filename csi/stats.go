@@ -14,7 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/csiname"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/volume"
 )
+
+var _ volume.UsageReporter = (*Manager)(nil)
 
 // Stats is the usage and health of a volume, as its driver reports it. What it does not
 // report is 0.
@@ -36,6 +40,21 @@ func (m *Manager) Stats(uid types.UID) map[string]Stats {
 	for _, s := range m.volumes {
 		if u := s.users[uid]; u != nil && !u.stats.At.IsZero() {
 			out[u.volume] = u.stats
+		}
+	}
+	return out
+}
+
+// VolumeUsage implements volume.UsageReporter, with what Stats returns.
+func (m *Manager) VolumeUsage(uid types.UID) map[string]runtime.FSUsage {
+	out := map[string]runtime.FSUsage{}
+	for name, s := range m.Stats(uid) {
+		if s.Capacity == 0 {
+			continue // a driver that reports the health alone
+		}
+		out[name] = runtime.FSUsage{
+			At: s.At, CapacityBytes: uint64(s.Capacity), UsedBytes: uint64(s.Used), AvailableBytes: uint64(s.Available),
+			Inodes: uint64(s.Inodes), InodesUsed: uint64(s.InodesUsed),
 		}
 	}
 	return out
@@ -93,9 +112,9 @@ func (s *Stats) setUsage(usage []*spec.VolumeUsage) {
 	for _, u := range usage {
 		switch u.GetUnit() {
 		case spec.VolumeUsage_BYTES:
-			s.Capacity, s.Used, s.Available = u.GetTotal(), u.GetUsed(), u.GetAvailable()
+			s.Capacity, s.Used, s.Available = max(u.GetTotal(), 0), max(u.GetUsed(), 0), max(u.GetAvailable(), 0)
 		case spec.VolumeUsage_INODES:
-			s.Inodes, s.InodesUsed, s.InodesAvailable = u.GetTotal(), u.GetUsed(), u.GetAvailable()
+			s.Inodes, s.InodesUsed, s.InodesAvailable = max(u.GetTotal(), 0), max(u.GetUsed(), 0), max(u.GetAvailable(), 0)
 		default: // of a later version
 		}
 	}

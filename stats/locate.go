@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -28,6 +29,13 @@ type PodDirs interface {
 	// WrittenFiles returns the files and directories, besides volumes and logs, that the
 	// containers of the pod can write to.
 	WrittenFiles(pod *corev1.Pod) []string
+}
+
+// DriverVolumes has the usage of the volumes that drivers mount, such as those of CSI drivers.
+type DriverVolumes interface {
+	// VolumeUsage returns the last known usage of volumes of a pod, by their names in the pod.
+	// It must not block.
+	VolumeUsage(uid types.UID) map[string]runtime.FSUsage
 }
 
 // LocalVolumes returns the paths of a pod's volumes on the disk or in the memory of the
@@ -95,4 +103,12 @@ func volumesOf(pod *corev1.Pod, paths map[string]string) map[string]Volume {
 		})}
 	}
 	return volumes
+}
+
+// VolumeUsage implements DriverVolumes, with what Volumes has if that implements it.
+func (l Locator) VolumeUsage(uid types.UID) map[string]runtime.FSUsage {
+	if v, ok := l.Volumes.(DriverVolumes); ok {
+		return v.VolumeUsage(uid)
+	}
+	return nil
 }

@@ -70,6 +70,9 @@ type Config struct {
 	// writable layers, is not measured.
 	ContainerStats Containers
 
+	// DriverVolumes has the usage of volumes that drivers mount. Default: it is not reported.
+	DriverVolumes DriverVolumes
+
 	// NodeFS is a directory on the file system of pod directories, volumes and logs.
 	// Default: it is not measured.
 	NodeFS string

@@ -122,7 +122,13 @@ type (
 	// VolumeStats is the usage of a volume.
 	VolumeStats struct {
 		FSStats `json:",inline"`
-		Name    string `json:"name"`
+		Name    string        `json:"name"`
+		PVCRef  *PVCReference `json:"pvcRef,omitempty"` // of a volume that a driver mounts
+	}
+	// PVCReference identifies a PersistentVolumeClaim.
+	PVCReference struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
 	}
 	// ProcessStats is the number of tasks of a pod.
 	ProcessStats struct {
@@ -149,7 +155,45 @@ func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.
 	if err != nil {
 		return Summary{}, err
 	}
-	return Summarize(nodeName, p.BootTime(), &u, pods), nil
+	s := Summarize(nodeName, p.BootTime(), &u, pods)
+	if p.cfg.DriverVolumes != nil {
+		addDriverVolumes(&s, pods, p.cfg.DriverVolumes)
+	}
+	return s, nil
+}
+
+// addDriverVolumes adds the usage of volumes that drivers mount. It does not count as
+// ephemeral storage: the volumes are not on the disk of the node.
+func addDriverVolumes(s *Summary, pods []*corev1.Pod, volumes DriverVolumes) {
+	claims := map[types.UID]map[string]*PVCReference{}
+	for _, pod := range pods {
+		claims[pod.UID] = claimsOf(pod)
+	}
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		uid := types.UID(pod.PodRef.UID)
+		usage := volumes.VolumeUsage(uid)
+		for _, name := range slices.Sorted(maps.Keys(usage)) {
+			if fs := fsStats(usage[name]); fs != nil {
+				pod.VolumeStats = append(pod.VolumeStats, VolumeStats{FSStats: *fs, Name: name, PVCRef: claims[uid][name]})
+			}
+		}
+	}
+}
+
+// claimsOf returns the claims of a pod by the names of its volumes.
+func claimsOf(pod *corev1.Pod) map[string]*PVCReference {
+	claims := map[string]*PVCReference{}
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			claims[v.Name] = &PVCReference{Name: v.PersistentVolumeClaim.ClaimName, Namespace: pod.Namespace}
+		case v.Ephemeral != nil:
+			claims[v.Name] = &PVCReference{Name: pod.Name + "-" + v.Name, Namespace: pod.Namespace}
+		}
+	}
+	return claims
 }
 
 // Summarize converts a measurement to a Summary. bootTime is the start time of the node;

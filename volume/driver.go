@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 
@@ -30,6 +31,24 @@ type Driver interface {
 	// that a previous process has mounted. It is called for every pod, again after an
 	// error, and may know nothing but the UID.
 	Unmount(ctx context.Context, uid types.UID) error
+}
+
+// UsageReporter is an optional interface of a Driver that knows how full its volumes are.
+type UsageReporter interface {
+	// VolumeUsage returns the last known usage of volumes of a pod, by their names in the pod.
+	// It does not block.
+	VolumeUsage(uid types.UID) map[string]runtime.FSUsage
+}
+
+// VolumeUsage returns what the drivers know about the usage of the volumes of a pod.
+func (m *Manager) VolumeUsage(uid types.UID) map[string]runtime.FSUsage {
+	all := map[string]runtime.FSUsage{}
+	for _, d := range m.cfg.Drivers {
+		if r, ok := d.(UsageReporter); ok {
+			_ = safe.Call(m.cfg.Logger, "volume driver", func() error { maps.Copy(all, r.VolumeUsage(uid)); return nil }) // logged
+		}
+	}
+	return all
 }
 
 // DriverVolume is a volume of a pod that a Driver mounts. It is read-only.

@@ -381,3 +381,27 @@ func TestFiles(t *testing.T) {
 	_, err = single.PersistentVolume(t.Context(), "four")
 	require.ErrorIs(t, err, podspec.ErrObjectNotFound)
 }
+
+// reportingDriver knows how full its volumes are.
+type reportingDriver struct {
+	fakeDriver
+	source string
+	usage  map[string]runtime.FSUsage // nil: it panics
+}
+
+func (d *reportingDriver) Sources() []string { return []string{d.source} }
+
+func (d *reportingDriver) VolumeUsage(uid types.UID) map[string]runtime.FSUsage {
+	if d.usage == nil {
+		panic("no such luck")
+	}
+	return map[string]runtime.FSUsage{string(uid) + "-data": d.usage["data"]}
+}
+
+func TestManager_VolumeUsage(t *testing.T) {
+	m, err := volume.New(volume.Config{Root: t.TempDir(), Drivers: []volume.Driver{
+		&fakeDriver{}, &reportingDriver{source: "iscsi"}, &reportingDriver{source: "csi", usage: map[string]runtime.FSUsage{"data": {UsedBytes: 7}}},
+	}})
+	require.NoError(t, err)
+	assert.Equal(t, map[string]runtime.FSUsage{"u-data": {UsedBytes: 7}}, m.VolumeUsage("u"))
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -168,6 +169,13 @@ func TestRun_UpstreamAPIServerCSI(t *testing.T) {
 	require.EqualValues(t, 2<<30, c.driver.Size("v1"))
 	c.hasEvent("db", "FileSystemResizeSuccessful")
 
+	c.eventually(2*longRunTime, func() error { // the driver is asked every minute
+		_, summary, err := c.get("/stats/summary")
+		if !strings.Contains(string(summary), `"name":"data","pvcRef":{"name":"data","namespace":"default"}`) {
+			return fmt.Errorf("summary: %s: %w", summary, err)
+		}
+		return nil
+	})
 	require.NoError(t, c.admin.CoreV1().Pods("default").Delete(c.ctx, "db", metav1.DeleteOptions{}))
 	c.phase("db", "")
 	c.inUse()
