@@ -171,7 +171,7 @@ func TestRun_UpstreamAPIServerCSI(t *testing.T) {
 
 	c.eventually(2*longRunTime, func() error { // the driver is asked every minute
 		_, summary, err := c.get("/stats/summary")
-		if !strings.Contains(string(summary), `"name":"data","pvcRef":{"name":"data","namespace":"default"}`) {
+		if !strings.Contains(strings.Join(strings.Fields(string(summary)), ""), `"name":"data","pvcRef":{"name":"data","namespace":"default"}`) {
 			return fmt.Errorf("summary: %s: %w", summary, err)
 		}
 		return nil
