@@ -35,6 +35,42 @@ func TestCompile(t *testing.T) {
 		"no newline":       {cmd: []string{"echo", "-n", "hello"}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []OutputLine{{Text: "hello", Open: true}}}},
 		"ignored":          {cmd: []string{"sh", "-c", "trap '' TERM; sleep 5"}, want: Script{RunFor: 5 * time.Second, ExitCodes: []int32{0}, IgnoreTERM: true}},
 		"handled":          {cmd: []string{"sh", "-c", "trap 'exit 7' TERM; sleep 5 & wait"}, want: Script{RunFor: 5 * time.Second, ExitCodes: []int32{0}, TermExitCode: &seven}},
+		"exec":             {cmd: []string{"sh", "-c", "exec sleep 3"}, want: Script{RunFor: 3 * time.Second, ExitCodes: []int32{0}}},
+		"exec of nothing":  {cmd: []string{"sh", "-c", "false; exec"}, want: Script{RunFor: 1, ExitCodes: []int32{1}}},
+		"an empty text":    {cmd: []string{"bash", "-c", ""}, want: Script{RunFor: 1, ExitCodes: []int32{0}}},
+		"a good end":       {cmd: []string{"sh", "-c", "false; :"}, want: Script{RunFor: 1, ExitCodes: []int32{0}}},
+		"exit alone":       {cmd: []string{"sh", "-c", "exit"}, want: Script{RunFor: 1, ExitCodes: []int32{0}}},
+		"lines":            {cmd: []string{"sh", "-c", "true\nfalse"}, want: Script{RunFor: 1, ExitCodes: []int32{1}}},
+		"and":              {cmd: []string{"sh", "-c", "true&&false"}, want: Script{RunFor: 1, ExitCodes: []int32{1}}},
+		"beside":           {cmd: []string{"sh", "-c", "true&false"}, want: Script{RunFor: 1, ExitCodes: []int32{1}}},
+		"two sleeps":       {cmd: []string{"sh", "-c", "sleep 1; sleep 1"}, want: Script{RunFor: 2 * time.Second, ExitCodes: []int32{0}}},
+		"no sleep":         {cmd: []string{"sleep", "0"}, want: Script{RunFor: 1, ExitCodes: []int32{0}}},
+		"no sleep, unit":   {cmd: []string{"sleep", "0m"}, want: Script{RunFor: 1, ExitCodes: []int32{0}}},
+		"without end":      {cmd: []string{"sh", "-c", "sleep inf; echo never"}, want: Script{RunFor: forever, ExitCodes: []int32{0}}},
+		"also without end": {cmd: []string{"sleep", "infinity"}, want: Script{RunFor: forever, ExitCodes: []int32{0}}},
+		"too long":         {cmd: []string{"sh", "-c", "sleep 1ns; sleep 9223372036854775806ns; echo never"}, want: Script{RunFor: forever, ExitCodes: []int32{0}}},
+		"a long sleep":     {cmd: []string{"sleep", "999999999"}, want: Script{RunFor: 999999999 * time.Second, ExitCodes: []int32{0}}},
+		"an empty line":    {cmd: []string{"echo"}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []OutputLine{{}}}},
+		"no line":          {cmd: []string{"echo", "-n"}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []OutputLine{{Open: true}}}},
+		"an error":         {cmd: []string{"echo", "a", "1>&2"}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []OutputLine{{Text: "a", Stderr: true}}}},
+		"an empty error":   {cmd: []string{"sh", "-c", "echo>&2"}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []OutputLine{{Stderr: true}}}},
+		"a number first":   {cmd: []string{"sh", "-c", "echo\ta1>&2"}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []OutputLine{{Text: "a1", Stderr: true}}}},
+		"a file handle":    {cmd: []string{"sh", "-c", "echo 1 1>&2"}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []OutputLine{{Text: "1", Stderr: true}}}},
+		"an apostrophe":    {cmd: []string{"sh", "-c", `echo "it's" '"$x"' ''`}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []OutputLine{{Text: `it's "$x" `}}}},
+		"no text":          {cmd: []string{"sh", "-c"}, not: true},
+		"another flag":     {cmd: []string{"sh", "-x", "true"}, not: true},
+		"two exit codes":   {cmd: []string{"sh", "-c", "exit 1 2"}, not: true},
+		"two times":        {cmd: []string{"sleep", "1", "2"}, not: true},
+		"a negative time":  {cmd: []string{"sleep", "-1"}, not: true},
+		"a negative unit":  {cmd: []string{"sleep", "-1s"}, not: true},
+		"too many seconds": {cmd: []string{"sleep", "1e9"}, not: true},
+		"no time":          {cmd: []string{"sleep", "x"}, not: true},
+		"another signal":   {cmd: []string{"sh", "-c", "trap '' INT"}, not: true},
+		"two signals":      {cmd: []string{"sh", "-c", "trap '' TERM INT"}, not: true},
+		"no trap":          {cmd: []string{"sh", "-c", "rap '' TERM"}, not: true},
+		"a trap of a code": {cmd: []string{"sh", "-c", "trap 7 TERM; sleep 1"}, not: true},
+		"a quoted name":    {cmd: []string{"sh", "-c", `echo "$HOME"`}, not: true},
+		"a file":           {cmd: []string{"sh", "-c", "echo >x"}, not: true},
 		"no shell":         {cmd: []string{"sh"}, not: true},
 		"variables":        {cmd: []string{"sh", "-c", "echo $HOME"}, not: true},
 		"pipes":            {cmd: []string{"sh", "-c", "echo a | cat"}, not: true},
@@ -94,6 +130,40 @@ func FuzzCompile(f *testing.F) {
 			require.GreaterOrEqual(t, s.RunFor, l.At)
 		}
 	})
+}
+
+func TestScript_HasAKeyForEachField(t *testing.T) {
+	code := int32(9)
+	for key, tc := range map[string]struct {
+		value string
+		want  Script
+	}{
+		"output-every": {"2s", Script{OutputEvery: 2 * time.Second}}, "termination-message": {"m", Script{Message: "m"}},
+		"oom-after": {"3s", Script{OOMAfter: 3 * time.Second}}, "ignore-term": {"true", Script{IgnoreTERM: true}},
+		"stop-after": {"4s", Script{StopAfter: 4 * time.Second}}, "term-exit-code": {"9", Script{TermExitCode: &code}},
+		"create-error": {"e", Script{CreateError: "e"}}, "start-error": {"e", Script{StartError: "e"}},
+		"start-delay": {"5s", Script{StartDelay: 5 * time.Second}}, "start-hang": {"true", Script{StartHang: true}},
+		"sandbox-delay": {"6s", Script{SandboxDelay: 6 * time.Second}}, "sandbox-error": {"e", Script{SandboxError: "e"}},
+		"pull-delay": {"7s", Script{PullDelay: 7 * time.Second}}, "pull-error": {"e", Script{PullError: "e"}}, "pull-failures": {"8", Script{PullFailures: 8}},
+		"exec-exit-code": {"1,0", Script{ExecExitCodes: []int32{1, 0}}}, "exec-output": {"o", Script{ExecOutput: "o"}}, "exec-delay": {"9s", Script{ExecDelay: 9 * time.Second}},
+		"ports": {"80, 81", Script{Ports: []int32{80, 81}}}, "listen-after": {"1s", Script{ListenAfter: time.Second}}, "answer-delay": {"2s", Script{AnswerDelay: 2 * time.Second}},
+		"http-status": {"100,599", Script{HTTPStatus: []int32{100, 599}}},
+	} {
+		got, err := Script{}.apply("c", map[string]string{"sim.sublet.dev/" + key: tc.value})
+		require.NoError(t, err, key)
+		assert.Equal(t, tc.want, got, key)
+	}
+	for key, value := range map[string]string{
+		"start-delay": "x", "start-hang": "x", "exec-delay": "x", "stop-after": "x", "ignore-term": "x", "http-status": "600", "pull-failures": "x", "else": "x",
+	} {
+		_, err := Script{}.apply("c", map[string]string{"sim.sublet.dev/" + key: value})
+		assert.ErrorContains(t, err, "annotation sim.sublet.dev/"+key, key)
+	}
+	for _, value := range []string{"99", "600", "x"} {
+		_, err := httpStatus(value)
+		assert.Error(t, err, value)
+	}
+	assert.ErrorContains(t, (&Script{Memory: []UsagePoint{{At: 2}, {At: 1}}}).check(), "in order of time")
 }
 
 func TestScript_IsSetByAnnotations(t *testing.T) {
