@@ -58,7 +58,7 @@ func stopCases() []testCase {
 			id := p.up("c", "trap 'exit 7' TERM")
 			duration := timed(func() { c.ok(c.stop(id, 30), "stop container") })
 			same(c, 7, c.status(id).GetExitCode(), "the exit code it chose")
-			c.check(duration < 15*time.Second, "the stop took %s", duration)
+			c.check(duration < c.allow(15*time.Second), "the stop took %s", duration)
 		}},
 		{"a container that does not end is killed after its grace period", "a container that ignores SIGTERM would keep its pod", 0, func(c *CaseT) {
 			p := c.pod("p")
@@ -107,9 +107,9 @@ func stopCases() []testCase {
 			wg.Go(func() { first <- c.stop(id, 60) })
 			c.wait(300 * time.Millisecond)
 			duration := timed(func() { c.ok(c.stop(id, 1), "second stop") })
-			c.check(duration < 15*time.Second, "the second stop, with a grace period of 1s, took %s", duration)
+			c.check(duration < c.allow(15*time.Second), "the second stop, with a grace period of 1s, took %s", duration)
 			duration = timed(wg.Wait)
-			c.check(duration < 10*time.Second, "the first stop went on for %s after the container's end", duration)
+			c.check(duration < c.allow(10*time.Second), "the first stop went on for %s after the container's end", duration)
 			c.ok(<-first, "first stop")
 		}},
 		{"a stop that was given up can be made again", "a pod whose stop timed out once could never be ended", 0, func(c *CaseT) {
@@ -120,7 +120,7 @@ func stopCases() []testCase {
 			cancel()
 			c.rejected(err, "a stop that was given up")
 			duration := timed(func() { c.ok(c.stop(id, 1), "stop again") })
-			c.check(duration < 20*time.Second, "the second stop took %s", duration)
+			c.check(duration < c.allow(20*time.Second), "the second stop took %s", duration)
 			c.state(id, exited)
 		}},
 		{"a stop that was given up does not kill early", "a restarted agent would cut the grace period of all terminating pods", 0, func(c *CaseT) {
@@ -140,7 +140,7 @@ func stopCases() []testCase {
 			go func() { done <- c.stop(id, 3) }()
 			c.wait(300 * time.Millisecond)
 			duration := timed(func() { c.status(id) })
-			c.check(duration < time.Second, "the status took %s", duration)
+			c.check(duration < c.allow(time.Second), "the status took %s", duration)
 			c.ok(<-done, "stop container")
 		}},
 		{"a running container can be removed by force", "a container whose stop hangs could not be cleaned up", 0, func(c *CaseT) {

@@ -58,7 +58,11 @@ func (c *CaseT) podConfig(name string, edits ...podEdit) *v1.PodSandboxConfig {
 
 // runConfig runs a pod of a configuration.
 func (c *CaseT) runConfig(cfg *v1.PodSandboxConfig) (*pod, error) {
+	start := time.Now()
 	r, err := c.rs.RunPodSandbox(c.ctx, &v1.RunPodSandboxRequest{Config: cfg})
+	if err == nil {
+		c.took(time.Since(start))
+	}
 	return &pod{c, r.GetPodSandboxId(), cfg}, err
 }
 

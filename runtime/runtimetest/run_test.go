@@ -59,6 +59,24 @@ func wrongVersion() Rule {
 	return Rule{Fault: Corrupt, RPC: "Version", Mutate: func(_ string, resp proto.Message) { resp.(*v1.VersionResponse).Version = "0.2.0" }}
 }
 
+// A runtime is not judged by the speed of the machine: bounds grow with what a pod takes.
+func TestRun_AllowsForABusyMachine(t *testing.T) {
+	const crash = "a crash is reported at once"
+	late := func(podTime time.Duration) Result {
+		var result Result
+		synctest.Test(t, func(t *testing.T) {
+			conn := simulatedConn(t, Rule{Fault: Delay, RPC: "RunPodSandbox", Delay: podTime}, Rule{Fault: Delay, RPC: "ContainerStatus", Delay: 3 * time.Second})
+			r, err := Run(t.Context(), conn, only(crash))
+			require.NoError(t, err)
+			require.Len(t, r.Cases, 1)
+			result = r.Cases[0].Result
+		})
+		return result
+	}
+	assert.Equal(t, Failed, late(0))
+	assert.Equal(t, Passed, late(2*time.Second))
+}
+
 func TestRun_ReportsLongCases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const name = "the runtime reports its cgroup driver"

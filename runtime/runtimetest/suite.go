@@ -289,6 +289,22 @@ type CaseT struct {
 	mu       sync.Mutex // guards the rest
 	failures []string
 	skip     string
+	podTime  time.Duration // the longest that running a pod took
+}
+
+// took records how long running a pod took.
+func (c *CaseT) took(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.podTime = max(c.podTime, d)
+}
+
+// allow returns a bound with the time that a busy machine needs: where running a pod takes
+// seconds, so does all else.
+func (c *CaseT) allow(bound time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return bound + 2*c.podTime
 }
 
 // Errorf records a failure; the case goes on.
@@ -353,8 +369,10 @@ func (c *CaseT) check(cond bool, format string, args ...any) {
 	}
 }
 
-// until polls cond, and ends the case if it does not become true in time.
+// until polls cond, and ends the case if it does not become true in the time that is
+// allowed.
 func (c *CaseT) until(within time.Duration, what string, cond func() bool) {
+	within = c.allow(within)
 	deadline := time.Now().Add(within)
 	for !cond() {
 		if time.Now().After(deadline) {
