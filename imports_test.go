@@ -43,6 +43,7 @@ var allowedImports = map[string][]string{
 	"internal/fsgroup":           {},
 	"cgroup":                     {"podspec", "runtime"},
 	"node":                       {"cgroup", "internal/safe", "runtime"}, // cgroup for the type of its driver
+	"oomwatch":                   {"internal/safe", "podspec", "runtime"},
 	"systemd":                    {},
 	"nodeshutdown":               {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
 	"nodeshutdown/logind":        {"nodeshutdown"},

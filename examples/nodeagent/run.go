@@ -156,6 +156,7 @@ func options(f flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accoun
 		agent.WithNode(f.describe(s.Node, ip)),
 	}
 	opts = append(opts, shutdown...)
+	opts = append(opts, f.oomOptions(log)...)
 	if f.drain {
 		opts = append(opts, agent.WithConfig(podworkers.DrainConfig{}))
 	}
