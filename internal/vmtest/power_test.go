@@ -1,0 +1,109 @@
+//go:build linux
+
+package vmtest_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/internal/vmtest"
+)
+
+// manifest is a pod as a file of a directory of manifests.
+const manifest = `apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s, namespace: default}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: "localhost/busybox:1", imagePullPolicy: Never, command: [sleep, "100000"]}
+`
+
+// churn has pods come and go, so that a cut of the power meets the agent at work.
+const churn = `nohup bash -c 'i=0; while :; do
+  i=$((i + 1))
+  sed "s/template/churn-$((i % 4))/; s/100000/$i/" /etc/template.yaml >/etc/new.yaml
+  sync /etc/new.yaml; mv /etc/new.yaml /etc/manifests/churn-$((i % 4)).yaml
+  rm -f /etc/manifests/churn-$(((i + 2) % 4)).yaml
+  sleep 1
+done' >/dev/null 2>&1 &
+`
+
+// The power is cut again and again while pods come and go. After each boot the agent starts
+// by its unit, the pods that stay desired run, their statuses say so, and no file of the
+// agent is truncated. SUBLET_POWER_CUTS is the number of cuts.
+func TestVM_PowerLoss(t *testing.T) {
+	cuts := 2
+	if n, err := strconv.Atoi(os.Getenv("SUBLET_POWER_CUTS")); err == nil {
+		cuts = n
+	}
+	vmtest.Require(t)
+	share := t.TempDir()
+	build(t, share, "internal/containerdtest/testdata/pause", "examples/nodeagent")
+	images(t, share)
+	m := vmtest.Start(t, vmtest.Config{Share: share, Durable: true})
+	m.MustRun(t, setUpNode)
+	for _, name := range []string{"stays-0", "stays-1", "stays-2"} {
+		m.MustRun(t, fmt.Sprintf("cat >/etc/manifests/%s.yaml <<'C'\n"+manifest+"C\n", name))
+	}
+	m.MustRun(t, fmt.Sprintf("cat >/etc/template.yaml <<'C'\n"+manifest+"C\nsync; systemctl start nodeagent", "template"))
+	requireRunning(t, m)
+	for i := range cuts {
+		m.MustRun(t, churn)
+		after := time.Duration(rand.Int64N(int64(15 * time.Second))) //nolint:gosec // no secret
+		ended := make(chan error, 1)
+		go func() { // the machine works until the power is cut, in the middle of whatever it does
+			_, err := m.Run(context.WithoutCancel(t.Context()), "sleep 1000", io.Discard)
+			ended <- err
+		}()
+		time.Sleep(after) //nolint:forbidigo // a random moment is the point
+		require.NoError(t, m.Kill())
+		require.Error(t, <-ended)
+		m.MustBoot(t)
+		began := time.Now()
+		requireRunning(t, m)
+		requireReadable(t, m)
+		t.Logf("measured: cut %d after %v, all pods ran %v after the boot", i+1, after.Round(time.Millisecond), time.Since(began).Round(time.Second))
+	}
+}
+
+// requireRunning waits until the pods that stay run, by their statuses and by the runtime.
+func requireRunning(t *testing.T, m *vmtest.Machine) {
+	t.Helper()
+	out := m.MustRun(t, `for _ in $(seq 600); do
+  n=$(cat /var/lib/statuses/*stays-* 2>/dev/null | tr -d ' \n' | grep -o '"phase":"Running"' | wc -l)
+  r=$(ctr -n k8s.io tasks ls 2>/dev/null | grep -c RUNNING)
+  [ "$n" = 3 ] && [ "$r" -ge 6 ] && { echo all run; exit; }
+  sleep 0.5
+done
+systemctl status nodeagent containerd; journalctl -b -u nodeagent | tail -n 40; ls -l /var/lib/statuses; cat /var/lib/statuses/*stays-0*`)
+	require.Equal(t, "all run\n", out)
+	require.Equal(t, "active\n", m.MustRun(t, "systemctl is-active nodeagent"))
+}
+
+// requireReadable requires that every file of the agent that has JSON in it has all of it, and
+// that the agent itself has found none that it could not read.
+func requireReadable(t *testing.T, m *vmtest.Machine) {
+	t.Helper()
+	out := m.MustRun(t, `find /var/lib/sublet /var/lib/statuses -name '*.json' | while read -r f; do echo "FILE $f"; cat "$f" | tr -d '\n'; echo; done`)
+	files := 0
+	lines := strings.Split(out, "\n")
+	for i, line := range lines {
+		if name, ok := strings.CutPrefix(line, "FILE "); ok {
+			files++
+			require.True(t, json.Valid([]byte(lines[i+1])), "%s: %q", name, lines[i+1])
+		}
+	}
+	require.NotZero(t, files)
+	require.Empty(t, m.MustRun(t, "journalctl -b -u nodeagent -o cat | grep -iE 'corrupt|truncated|unexpected end|panic|unreadable' || true"))
+}
