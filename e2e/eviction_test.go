@@ -272,7 +272,7 @@ func TestEvictionOnContainerd(t *testing.T) {
 		}
 		t.Run("memory", func(t *testing.T) {
 			s := newPressureEnv(t, n, "memory.available<150Mi", calm()...)
-			s.requireEviction(consume("head -c 1000000 /dev/zero >> /memory/x", 320, 5000), "16Mi", eviction.MemoryAvailable, corev1.NodeMemoryPressure,
+			s.requireEviction(consume("head -c 4000000 /dev/zero >> /memory/x", 80, 20000), "16Mi", eviction.MemoryAvailable, corev1.NodeMemoryPressure,
 				`^The node was low on resource: memory\. Threshold quantity: 150Mi, available: \S+\. `+
 					`Container main was using \S+, request is 16Mi, has larger consumption of memory\. $`,
 				func() (int64, error) { return memoryLeft(memory, limit, threshold) })

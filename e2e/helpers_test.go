@@ -33,7 +33,7 @@ import (
 const (
 	nodeName    = "node"
 	nodeIP      = "192.0.2.10"
-	longRunTime = 90 * time.Second // what takes as long as containerd and the machine do
+	longRunTime = 3 * time.Minute // what takes as long as containerd and the machine do
 	tick        = 100 * time.Millisecond
 	rpc         = 15 * time.Second
 )

@@ -73,12 +73,15 @@ func TestVM_CgroupV2(t *testing.T) {
 	build(t, share, "internal/containerdtest/testdata/pause", "cgroup.test", "e2e.test")
 	require.NoError(t, os.CopyFS(filepath.Join(share, "testdata/e2e"), os.DirFS("../../e2e/testdata")))
 	m := vmtest.Start(t, vmtest.Config{Share: share})
-	const e2e = "TestPods|TestEvictionOnContainerd|TestResizeInPlace|TestStartsAgainstImageCollection"
-	for _, s := range []suite{
-		{name: "slices", pkg: "cgroup", run: "TestVM_"},
-		{name: "systemd", pkg: "e2e", env: "SUBLET_CGROUP_DRIVER=systemd", run: e2e},
-		{name: "cgroupfs", pkg: "e2e", env: "SUBLET_CGROUP_DRIVER=cgroupfs", run: e2e},
-	} {
+	const fewStarts = " SUBLET_STARTS=8" // each pulls and unpacks an image
+	suites := []suite{{name: "slices", pkg: "cgroup", run: "TestVM_"}}
+	for _, driver := range []string{"systemd", "cgroupfs"} {
+		for _, run := range []string{"TestResizeInPlace", "TestEvictionOnContainerd", "TestPods", "TestStartsAgainstImageCollection"} {
+			suites = append(suites, suite{name: driver + "/" + run, pkg: "e2e", env: "SUBLET_CGROUP_DRIVER=" + driver + fewStarts, run: run})
+		}
+	}
+	for _, s := range suites {
 		t.Run(s.name, func(t *testing.T) { s.test(t, m) })
 	}
+	require.Empty(t, m.MustRun(t, "ls -d /sys/fs/cgroup/sublet* 2>/dev/null || true; systemctl list-units --all --no-legend 'sublet*'"), "left over")
 }

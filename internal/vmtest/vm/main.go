@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"syscall"
 
 	"github.com/sublet-dev/agent/internal/vmtest"
 )
@@ -24,7 +25,7 @@ func main() {
 	flag.IntVar(&cfg.Memory, "memory", 0, "MiB")
 	flag.IntVar(&cfg.CPUs, "cpus", 0, "processors")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code, err := run(ctx, cfg, flag.Args())
 	stop()
 	if err != nil {
