@@ -51,7 +51,7 @@ func NewRuntime(c *Components) (Runtime, error) {
 	if rt, given := choice.Given.(Runtime); given {
 		return rt, nil
 	}
-	own := cri.Config{Owner: "set by Run", AdoptSources: c.adopt, Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.CRI}
+	own := cri.Config{Owner: "set by Run", AdoptSources: c.adopt, Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.CRI, LogLinksDir: c.Node.LogLinksDir}
 	if !choice.Simulated {
 		own.ImageAccess.File = c.path("pulled-images.json")
 	}

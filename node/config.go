@@ -42,8 +42,8 @@ type Config struct {
 	PodPidsLimit int64
 	// PodLogsDir has the directory of container logs of each pod. Default: <root>/logs.
 	PodLogsDir string
-	// LogLinksDir has symbolic links to container logs, /var/log/containers of a kubelet, for log shippers. The agent makes none; it
-	// removes links to logs that it removes. Default: none.
+	// LogLinksDir has symbolic links to container logs, /var/log/containers of a kubelet, for log shippers. With a CRI runtime the agent
+	// makes one for each container that it starts; it removes links to logs that it removes. Default: none.
 	LogLinksDir string
 	// NodeCgroup is a cgroup, as a clean absolute path below the hierarchies' roots, whose
 	// memory and process limits are the node's, and below which all pods are: that of the

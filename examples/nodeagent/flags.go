@@ -24,6 +24,7 @@ type flags struct {
 	manifestHeader                 list
 	runtimeEndpoint, imageEndpoint string
 	rootDir, podLogsDir, statusDir string
+	logLinksDir                    string
 	nodeName, nodeIP, nodeLabels   string
 	logFormat                      string
 	cgroupRoot, cgroupDriver       string
@@ -127,6 +128,7 @@ func (f *flags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.imageEndpoint, "image-endpoint", "", "CRI socket of the image service. Default: -runtime-endpoint")
 	fs.StringVar(&f.rootDir, "root-dir", defaultRootDir, "the agent's own directory")
 	fs.StringVar(&f.podLogsDir, "pod-logs-dir", defaultLogsDir, "directory of container logs")
+	fs.StringVar(&f.logLinksDir, "log-links-dir", "", "directory of links to container logs for log shippers, such as /var/log/containers. Default: no links")
 	fs.StringVar(&f.statusDir, "status-dir", "", "write each pod with its status as JSON into this directory")
 	fs.StringVar(&f.nodeName, "node-name", host, "name of this node")
 	fs.StringVar(&f.nodeIP, "node-ip", "", "address of this node, reported as hostIP. Default: the first that is not loopback")
@@ -159,6 +161,7 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	for name, d := range map[string]string{"root-dir": f.rootDir, "pod-logs-dir": f.podLogsDir} {
 		fail(!filepath.IsAbs(d), "-%s %q: must be an absolute path", name, d)
 	}
+	fail(f.logLinksDir != "" && !filepath.IsAbs(f.logLinksDir), "-log-links-dir %q: must be an absolute path", f.logLinksDir)
 	for name, e := range map[string]string{"runtime-endpoint": f.runtimeEndpoint, "image-endpoint": f.imageEndpoint} {
 		fail(e != "" && !strings.HasPrefix(e, "unix:///"), "-%s %q: must be unix:///path/to.sock", name, e)
 	}

@@ -67,7 +67,7 @@ func (f *flags) capacity() (corev1.ResourceList, error) {
 
 // describe adds to the configuration of a node what flags alone have.
 func (f *flags) describe(n node.Config, ip string) node.Config {
-	n.IPs, n.Labels, n.Port = []string{ip}, f.labels(), serverPort(f.serverAddr())
+	n.IPs, n.Labels, n.Port, n.LogLinksDir = []string{ip}, f.labels(), serverPort(f.serverAddr()), f.logLinksDir
 	return n
 }
 

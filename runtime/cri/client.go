@@ -117,6 +117,10 @@ type Config struct {
 	ImageAccess ImageAccess
 	// Node is what translations need to know of the machine.
 	Node Node
+	// LogLinksDir is where each container that is started gets a link to its log, named
+	// <pod>_<namespace>_<container>-<id>.log as in a kubelet's /var/log/containers. The
+	// Client makes the directory and never removes a link. [none]
+	LogLinksDir string
 
 	Recorder Recorder     // nil: nothing is recorded
 	Logger   *slog.Logger // nil: discard

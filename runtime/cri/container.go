@@ -54,6 +54,7 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 		slog.String("image", spec.Image), slog.Uint64("attempt", uint64(a.Attempt)), since(startTime))...)
 	if running {
 		t.log("container adopted", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID))...)
+		t.linkLog(spec.Name, id, config.GetLogPath())
 		return nil
 	}
 	if t.m.PreStart != nil {
@@ -70,6 +71,7 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 		return &reasonError{"RunContainerError", errors.Join(err, t.stopWithoutHook(ctx, spec, id, err))}
 	}
 	t.event(spec.Name, corev1.EventTypeNormal, "Started", "Container started: "+spec.Name)
+	t.linkLog(spec.Name, id, config.GetLogPath())
 	t.log("container started", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID), since(startTime))...)
 	return t.postStart(ctx, spec, id)
 }
