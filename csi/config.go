@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -110,13 +108,4 @@ func DefaultDriver(name string) *storagev1.CSIDriver {
 	}}
 	d.Name = name
 	return d
-}
-
-// bootID identifies the current boot, which ends all mounts; "" if it is unknown.
-func bootID() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(id))
 }

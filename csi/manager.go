@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/bootid"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/volume"
@@ -63,7 +64,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	return &Manager{
-		cfg: cfg, paths: paths{cfg.Root}, boot: bootID(), changed: make(chan struct{}, 1),
+		cfg: cfg, paths: paths{cfg.Root}, boot: bootid.Read(), changed: make(chan struct{}, 1),
 		clients: map[string]*client{}, volumes: map[volumeID]*volumeState{},
 	}, nil
 }

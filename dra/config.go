@@ -14,6 +14,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/bootid"
 	"github.com/sublet-dev/agent/internal/safe"
 )
 
@@ -37,8 +38,11 @@ type Config struct {
 	// CallTimeout bounds each call of a driver, and the search for a claim. Default: 45
 	// seconds, as in the kubelet.
 	CallTimeout time.Duration
-	Hooks       Hooks
-	Logger      *slog.Logger // default: discard
+	// BootID identifies the current boot of the node. What drivers prepared in another boot is
+	// prepared again. Default: the id that the kernel has.
+	BootID string
+	Hooks  Hooks
+	Logger *slog.Logger // default: discard
 }
 
 // Hooks observe a Manager. They are called without locks held and must not block. A panic in
@@ -80,6 +84,9 @@ func (cfg *Config) complete() error {
 		errs = append(errs, fmt.Errorf("dra: Config.CallTimeout: %s must be at least 0", cfg.CallTimeout))
 	}
 	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, 45*time.Second)
+	if cfg.BootID == "" {
+		cfg.BootID = bootid.Read()
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -131,13 +132,19 @@ func (m *Manager) preparePodClaim(ctx context.Context, pod *corev1.Pod, entry *c
 		claim, err = m.cfg.Claims.ResourceClaim(bounded, pod.Namespace, name)
 		return err
 	})
-	if err == nil {
+	switch {
+	case err == nil:
 		err = m.cfg.isFor(claim, pod.UID)
+	case known != nil && !errors.Is(err, podspec.ErrObjectNotFound):
+		claim, err = nil, nil // what is stored of it suffices, without the API server
 	}
 	if err != nil {
 		return fmt.Errorf("ResourceClaim %s: %w", name, err)
 	}
-	if err := m.prepareClaim(ctx, pod, claim); err != nil {
+	if claim != nil {
+		known = m.use(pod, claim)
+	}
+	if err := m.prepareClaim(ctx, pod, known); err != nil {
 		return fmt.Errorf("ResourceClaim %s: prepare: %w", name, err)
 	}
 	return nil
@@ -145,8 +152,7 @@ func (m *Manager) preparePodClaim(ctx context.Context, pod *corev1.Pod, entry *c
 
 // prepareClaim has all drivers of a claim prepare it. That the pod uses it is stored before, so
 // that the claim is released also if the agent is killed meanwhile.
-func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, claim *resourcev1.ResourceClaim) error {
-	state := m.use(pod, claim)
+func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *claimState) error {
 	select { // pods that share a claim wait for each other
 	case state.inUse <- struct{}{}:
 		defer func() { <-state.inUse }()
@@ -173,7 +179,7 @@ func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, claim *reso
 		return err
 	}
 	if len(missing) > 0 {
-		m.cfg.Logger.Info("resource claim prepared", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("claim", claim.Namespace+"/"+claim.Name))
+		m.cfg.Logger.Info("resource claim prepared", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("claim", state.Namespace+"/"+state.Name))
 	}
 	return nil
 }

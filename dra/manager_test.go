@@ -15,6 +15,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/sublet-dev/agent/dra"
+	"github.com/sublet-dev/agent/podspec"
 )
 
 const gpuDriver = "gpu.vendor.example"
@@ -248,4 +249,46 @@ func TestManager_SupportsField(t *testing.T) {
 	for field, want := range map[string]bool{"spec.resourceClaims": true, "spec.containers[0].resources.claims": true, "spec.volumes[0].csi": false} {
 		require.Equal(t, want, m.SupportsField(field), field)
 	}
+}
+
+// After a boot of the node its claims are prepared again, by what is stored of them while the API
+// server is away; one that does not exist any more is not.
+func TestManager_PreparesAgainAfterABoot(t *testing.T) {
+	file, d := stateFile(t), new(fakeDriver)
+	boot := func(id string) func(*dra.Config) { return func(cfg *dra.Config) { cfg.BootID = id } }
+	claims := fakeClaims{"a": claim("a", gpuDriver)}
+	p, plugin := pod("one", "a"), serve(t, d)
+	m := newManager(t, file, claims, boot("first"))
+	register(t, m, plugin)
+	inject(t, m, p, false)
+	require.Equal(t, []string{"prepare a"}, d.taken())
+
+	m = newManager(t, file, fakeClaims{}, boot("first"))
+	register(t, m, plugin)
+	inject(t, m, p, false)
+	require.Empty(t, d.taken(), "the node runs on")
+
+	deleted := newManager(t, file, noClaims{}, boot("second"))
+	register(t, deleted, plugin)
+	require.ErrorIs(t, injectErr(t, deleted, p), podspec.ErrObjectNotFound)
+	require.Empty(t, d.taken())
+
+	m = newManager(t, file, fakeClaims{}, boot("second"))
+	register(t, m, plugin)
+	require.NotEmpty(t, inject(t, m, p, false))
+	require.NotEmpty(t, inject(t, m, p, false))
+	require.Equal(t, []string{"prepare a"}, d.taken())
+	m = newManager(t, file, fakeClaims{}, boot("second"))
+	register(t, m, plugin)
+	inject(t, m, p, false)
+	require.Empty(t, d.taken())
+	require.NoError(t, m.Release("one"))
+	require.Equal(t, []string{"unprepare a"}, d.taken())
+}
+
+// noClaims says that there are none.
+type noClaims struct{}
+
+func (noClaims) ResourceClaim(context.Context, string, string) (*resourcev1.ResourceClaim, error) {
+	return nil, podspec.ErrObjectNotFound
 }

@@ -25,6 +25,7 @@ const (
 // savedState is the format of the state file.
 type savedState struct {
 	Version int           `json:"version"`
+	Boot    string        `json:"boot,omitempty"` // in which the claims were prepared
 	Claims  []*claimState `json:"claims"`
 }
 
@@ -100,8 +101,9 @@ func (m *Manager) loadLocked() (lost, err error) {
 		return nil, nil
 	}
 	var claims map[types.UID]*claimState
+	var boot string
 	err = atomicfile.Load(m.cfg.StateFile, maxStateBytes, func(text []byte) (err error) {
-		claims, err = parseState(text)
+		claims, boot, err = parseState(text)
 		return err
 	})
 	damaged, isDamaged := errors.AsType[*atomicfile.DamagedError](err)
@@ -113,22 +115,36 @@ func (m *Manager) loadLocked() (lost, err error) {
 		return nil, fmt.Errorf("dra: prepared claims cannot be read, and none is prepared until they can be: %w", err)
 	}
 	m.loaded = true
+	if boot != m.cfg.BootID && boot != "" && m.cfg.BootID != "" {
+		m.forgetPrepared(claims)
+	}
 	maps.Copy(m.claims, claims)
 	return lost, nil
 }
 
-func parseState(text []byte) (map[types.UID]*claimState, error) {
+// forgetPrepared marks claims as not prepared. A driver loses with a boot what it prepared, among
+// it the CDI specifications below /run, and prepares twice without harm.
+func (m *Manager) forgetPrepared(claims map[types.UID]*claimState) {
+	for _, c := range claims {
+		for driver := range c.Drivers {
+			c.Drivers[driver] = nil
+		}
+	}
+	m.unsaved = true
+}
+
+func parseState(text []byte) (claims map[types.UID]*claimState, boot string, err error) {
 	var state savedState
 	if err := json.Unmarshal(text, &state); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if state.Version != stateVersion {
-		return nil, fmt.Errorf("version %d, want %d", state.Version, stateVersion)
+		return nil, "", fmt.Errorf("version %d, want %d", state.Version, stateVersion)
 	}
-	claims := map[types.UID]*claimState{}
+	claims = map[types.UID]*claimState{}
 	for _, c := range state.Claims {
 		if c == nil || c.UID == "" || c.Name == "" || c.Namespace == "" || claims[c.UID] != nil {
-			return nil, errors.New("invalid claim")
+			return nil, "", errors.New("invalid claim")
 		}
 		if c.Drivers == nil {
 			c.Drivers = map[string]*[]device{}
@@ -136,7 +152,7 @@ func parseState(text []byte) (map[types.UID]*claimState, error) {
 		c.inUse = make(chan struct{}, 1)
 		claims[c.UID] = c
 	}
-	return claims, nil
+	return claims, state.Boot, nil
 }
 
 // save writes the state file if something has changed.
@@ -148,7 +164,7 @@ func (m *Manager) save() error {
 		m.mu.Unlock()
 		return nil
 	}
-	state := savedState{Version: stateVersion}
+	state := savedState{Version: stateVersion, Boot: m.cfg.BootID}
 	for _, uid := range slices.Sorted(maps.Keys(m.claims)) {
 		state.Claims = append(state.Claims, m.claims[uid])
 	}
