@@ -253,7 +253,7 @@ func TestManager_SupportsField(t *testing.T) {
 
 // After a boot of the node its claims are prepared again, by what is stored of them while the API
 // server is away; one that does not exist any more is not.
-func TestManager_PreparesAgainAfterABoot(t *testing.T) {
+func TestManager_PreparesClaimsAfterABoot(t *testing.T) {
 	file, d := stateFile(t), new(fakeDriver)
 	boot := func(id string) func(*dra.Config) { return func(cfg *dra.Config) { cfg.BootID = id } }
 	claims := fakeClaims{"a": claim("a", gpuDriver)}
