@@ -12,7 +12,7 @@ import (
 )
 
 func TestGracePeriods(t *testing.T) {
-	critical := int32(podspec.SystemCriticalPriority)
+	critical := podspec.SystemCriticalPriority
 	for name, tc := range map[string]struct {
 		all, critical time.Duration
 		want          []nodeshutdown.Group

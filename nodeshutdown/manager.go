@@ -97,7 +97,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		begun := time.Now()
 		err := r.watch(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // a clean stop
 		}
 		if time.Since(begun) > maxRetryPeriod {
 			wait, failed = minRetryPeriod, false
@@ -107,7 +107,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		}
 		failed = true
 		if sleep.For(ctx, wait) != nil {
-			return nil
+			return nil //nolint:nilerr // the same
 		}
 		wait = min(2*wait, maxRetryPeriod)
 	}

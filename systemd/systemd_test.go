@@ -119,8 +119,8 @@ func TestNewJournalHandler(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(systemd.NewJournalHandler(&out, slog.LevelDebug, slog.NewTextHandler))
 	log.Debug("a")
-	log.With("k", "v\n<0>forged").Info("b")
-	log.WithGroup("g").Warn("c", "time", 1)
+	log.With(slog.String("k", "v\n<0>forged")).Info("b")
+	log.WithGroup("g").Warn("c", slog.Int("time", 1))
 	log.Error("d")
 	assert.Equal(t, "<7>level=DEBUG msg=a\n<6>level=INFO msg=b k=\"v\\n<0>forged\"\n<4>level=WARN msg=c g.time=1\n<3>level=ERROR msg=d\n", out.String())
 	out.Reset()
@@ -142,6 +142,6 @@ func TestIsJournal(t *testing.T) {
 
 func ExampleNewJournalHandler() {
 	log := slog.New(systemd.NewJournalHandler(os.Stdout, slog.LevelInfo, slog.NewTextHandler))
-	log.Warn("pod rejected", "pod", "default/web")
+	log.Warn("pod rejected", slog.String("pod", "default/web"))
 	// Output: <4>level=WARN msg="pod rejected" pod=default/web
 }
