@@ -26,7 +26,17 @@ type clusterNode struct {
 
 func newClusterNode(t *testing.T) *clusterNode {
 	t.Helper()
-	server := kubetest.Start(t)
+	return newNodeOf(t, kubetest.Start(t))
+}
+
+// newClusterNodeWithServiceAccounts is one of an API server that knows service accounts.
+func newClusterNodeWithServiceAccounts(t *testing.T) *clusterNode {
+	t.Helper()
+	return newNodeOf(t, kubetest.StartWithServiceAccounts(t))
+}
+
+func newNodeOf(t *testing.T, server *kubetest.APIServer) *clusterNode {
+	t.Helper()
 	w := newWorld(t, containerdtest.Start(t))
 	w.extra = []string{"-kubeconfig", server.Kubeconfig("system:node:node", "system:nodes"), "-listen-https=", "-eviction-hard=none", "-image-gc-high-threshold=100"}
 	return &clusterNode{world: w, server: server, admin: server.Admin(), ctx: t.Context()}

@@ -46,11 +46,23 @@ type APIServer struct {
 // etcd or kube-apiserver is missing.
 func Start(t *testing.T) *APIServer {
 	t.Helper()
+	return startFromEnv(t, "--disable-admission-plugins=ServiceAccount")
+}
+
+// StartWithServiceAccounts is Start with an API server that wants service accounts, and adds
+// their pull secrets to pods.
+func StartWithServiceAccounts(t *testing.T) *APIServer {
+	t.Helper()
+	return startFromEnv(t)
+}
+
+func startFromEnv(t *testing.T, flags ...string) *APIServer {
+	t.Helper()
 	binary := os.Getenv(EnvAPIServer)
 	if binary == "" {
 		t.Skipf("%s does not name a kube-apiserver; build one with internal/kubetest/apiserver/build.sh", EnvAPIServer)
 	}
-	return start(t, binary, "--disable-admission-plugins=ServiceAccount")
+	return start(t, binary, flags...)
 }
 
 // start starts the kube-apiserver in binary with further flags.
