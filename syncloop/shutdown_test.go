@@ -1,6 +1,7 @@
 package syncloop
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -19,9 +20,7 @@ func TestPodManager_StartsStaticPodsAfterNodeShutdown(t *testing.T) {
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: podspec.MessageNodeShutdown,
 	}}}
 	p := newPods(t, func(c *PodManagerConfig) { c.Inspector = running(func(types.UID) bool { return false }) })
-	for uid, status := range map[types.UID]corev1.PodStatus{"static": failed, "static-reported": reported, "api": failed, "api-reported": reported} {
-		p.statuses.saved[uid] = status
-	}
+	maps.Copy(p.statuses.saved, map[types.UID]corev1.PodStatus{"static": failed, "static-reported": reported, "api": failed, "api-reported": reported})
 	assert.Equal(t, []string{"forget static", "create static "}, p.do(podsource.Add, newPod("static", static)))
 	assert.Equal(t, []string{"forget static-reported", "create static-reported "}, p.do(podsource.Add, newPod("static-reported", static)))
 	assert.Equal(t, []string{"create api Failed"}, p.do(podsource.Add, newPod("api")))
