@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
@@ -57,12 +56,6 @@ func (m mutant) suite(t *testing.T) *suite {
 	s.cc = m.proxied(t, newEquipment(direct))
 	require.NoError(t, s.getImages(t.Context()))
 	return s
-}
-
-// suiteOf is suite with a mutation of responses.
-func (m mutant) suiteOf(t *testing.T, response func(string, proto.Message)) *suite {
-	m.response = response
-	return m.suite(t)
 }
 
 // proxied returns a connection through the proxy that makes the defect.
