@@ -79,7 +79,6 @@ func TestRun_UpstreamServiceAccounts(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "tokens"},
 		Rules: []rbacv1.PolicyRule{
 			{Verbs: []string{"request-serviceaccounts-token-audience"}, APIGroups: []string{""}, Resources: []string{"registry.example"}},
-			{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"serviceaccounts"}},
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
