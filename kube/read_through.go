@@ -24,8 +24,9 @@ func readThrough[T any](ctx context.Context, k *Kube, disk objectDir, ref podspe
 	defer cancel()
 	object, err := found(get(bounded))
 	var errDisk error
+	isCurrent := isStored && apiequality.Semantic.DeepEqual(object, stored)
 	switch {
-	case err == nil && !(isStored && apiequality.Semantic.DeepEqual(object, stored)):
+	case err == nil && !isCurrent:
 		errDisk = disk.write(file, object)
 	case errors.Is(err, podspec.ErrObjectNotFound):
 		errDisk = disk.remove(file)

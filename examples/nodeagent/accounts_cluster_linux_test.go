@@ -39,7 +39,7 @@ providers:
 // them, and with the logins of a plugin that gets their tokens. Others do not get the images.
 func TestRun_UpstreamServiceAccounts(t *testing.T) {
 	c := newClusterNodeWithServiceAccounts(t)
-	host, path, _ := strings.Cut(c.world.node.Busybox, "/")
+	host, path, _ := strings.Cut(c.node.Busybox, "/")
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: host})
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()

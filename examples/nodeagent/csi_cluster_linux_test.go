@@ -116,7 +116,7 @@ func TestRun_UpstreamAPIServerCSI(t *testing.T) {
 	defer os.RemoveAll(dir)
 	registry := filepath.Join(dir, "plugins")
 	require.NoError(t, os.Mkdir(registry, 0o700))
-	c := &csiCluster{clusterNode: n, driver: &csitest.Driver{Dir: filepath.Join(n.world.node.Shared, "driver")}, unique: csiname.Unique(csitest.Name, "v1")}
+	c := &csiCluster{clusterNode: n, driver: &csitest.Driver{Dir: filepath.Join(n.node.Shared, "driver")}, unique: csiname.Unique(csitest.Name, "v1")}
 	stop, err := c.driver.Serve(filepath.Join(dir, "csi.sock"), filepath.Join(registry, "csi.sock"))
 	require.NoError(t, err)
 	defer stop(false)
@@ -149,7 +149,7 @@ func TestRun_UpstreamAPIServerCSI(t *testing.T) {
     imagePullPolicy: IfNotPresent
     command: ["sh", "-c", "trap 'exit 0' TERM; echo kept >/data/file; while true; do sleep 0.1; done"]
     volumeMounts: [{name: data, mountPath: /data}]
-`, c.world.node.Busybox))
+`, c.node.Busybox))
 	c.inUse(c.unique)
 	require.Empty(t, c.driver.Calls("NodeStageVolume"), "it is not attached")
 	c.attach()

@@ -46,11 +46,11 @@ func upstreamDRADriver(t *testing.T) string {
 // startUpstreamDriver starts the driver with the rights of an administrator.
 func (c *clusterNode) startUpstreamDriver(program, registry string) (stop func()) {
 	c.t.Helper()
-	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // a short path for the sockets
+	dir, err := os.MkdirTemp("", "dra")
 	require.NoError(c.t, err)
 	require.NoError(c.t, os.Mkdir(filepath.Join(dir, testDriver), 0o700))
 	cmd := exec.Command(program, "kubelet-plugin", "--kubeconfig", c.server.Kubeconfig("admin", "system:masters"), "--node-name", "node",
-		"--plugin-registration-path", registry, "--datadir", dir, "--cdi-dir", filepath.Join(filepath.Dir(c.world.node.Socket), "cdi"))
+		"--plugin-registration-path", registry, "--datadir", dir, "--cdi-dir", filepath.Join(filepath.Dir(c.node.Socket), "cdi"))
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	require.NoError(c.t, cmd.Start())
 	stopped := false
@@ -90,7 +90,7 @@ func (c *clusterNode) allocate(pods ...string) {
 func TestRun_UpstreamDRATestDriver(t *testing.T) {
 	c := newClusterNode(t)
 	program := upstreamDRADriver(t)
-	registry := filepath.Join(c.world.node.Shared, "registry")
+	registry := filepath.Join(c.node.Shared, "registry")
 	require.NoError(t, os.MkdirAll(registry, 0o700))
 	c.extra = append(c.extra, "-dra-plugin-dir", registry)
 	d := &draNode{world: c.world}
@@ -107,7 +107,7 @@ func TestRun_UpstreamDRATestDriver(t *testing.T) {
     imagePullPolicy: IfNotPresent
     command: ["sh", "-c", "trap 'exit 0' TERM; while true; do sleep 0.1; done"]
     resources: {claims: [{name: device}]}
-`, c.world.node.Busybox))
+`, c.node.Busybox))
 	}
 	create("first")
 	d.waits("first", "it has to be in status.allocation")
@@ -156,7 +156,7 @@ func TestRun_UpstreamDRATestDriver(t *testing.T) {
 	d.seesVariable("third", "user_answer", "42")
 	c.delete("third")
 	released()
-	files, err := filepath.Glob(filepath.Join(filepath.Dir(c.world.node.Socket), "cdi", "*"))
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(c.node.Socket), "cdi", "*"))
 	require.NoError(t, err)
 	require.Empty(t, files)
 }

@@ -15,7 +15,7 @@
 // Exit codes: 0 after a clean stop, 1 if the agent failed, 2 for invalid flags or configuration, 3 if another agent has
 // -root-dir, 4 if -root-dir has lost the id of the owner of its pods. A restart helps after 1 only.
 //
-// As a service of systemd (Type=notify-reload) it reports when it is ready, feeds the watchdog while its loops move, and its log
+// As a service of systemd (Type=notify) it reports when it is ready, feeds the watchdog while its loops move, and its log
 // has priorities in the journal. See packaging for the unit and a Debian package.
 package main
 

@@ -101,7 +101,8 @@ func TestLoad(t *testing.T) {
 		{"too large", nil, int64(len(content)) - 1, "larger than 6 bytes; renamed to ", []string{"state.damaged"}},
 		{
 			"not accepted", func(t *testing.T, path string) { require.NoError(t, os.WriteFile(path, []byte("?"), 0o600)) }, 100,
-			"not the content; renamed to ", []string{"state.damaged"},
+			"not the content; renamed to ",
+			[]string{"state.damaged"},
 		},
 		{
 			"a directory", func(t *testing.T, path string) {

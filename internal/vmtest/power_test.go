@@ -66,7 +66,7 @@ func TestVM_PowerLoss(t *testing.T) {
 			_, err := m.Run(context.WithoutCancel(t.Context()), "sleep 1000", io.Discard)
 			ended <- err
 		}()
-		time.Sleep(after) //nolint:forbidigo // a random moment is the point
+		time.Sleep(after)
 		require.NoError(t, m.Kill())
 		require.Error(t, <-ended)
 		m.MustBoot(t)

@@ -60,7 +60,7 @@ func isolationCases() []testCase {
 			c.check(slices.Contains(groups, "34567"), "supplemental_groups 34567: groups in the container are %v", groups)
 		}},
 		{"a container runs as the user that its image names", "containers of images with USER name would run as root", isolation, func(c *CaseT) {
-			const name = "nobody"
+			const name = "daemon"
 			lines := c.output("grep ^"+name+": /etc/passwd; cat /proc/self/status", nil, security(func(sc *v1.LinuxContainerSecurityContext) { sc.RunAsUsername = name }))
 			entry := strings.Split(strings.Join(lines, "\n"), ":")
 			if len(entry) < 3 || entry[0] != "stdout F "+name {

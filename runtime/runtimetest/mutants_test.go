@@ -142,7 +142,7 @@ func mutantsOfIsolation() []mutant {
 			}),
 		},
 		{
-			defect: "run_as_username is ignored", caseName: "a container runs as the user that its image names", report: "run_as_username nobody", runs: isolatedProcesses,
+			defect: "run_as_username is ignored", caseName: "a container runs as the user that its image names", report: "run_as_username daemon", runs: isolatedProcesses,
 			request: onContainer(func(c *v1.ContainerConfig) { c.Linux.SecurityContext.RunAsUsername = "" }),
 		},
 		{
