@@ -30,15 +30,22 @@ func hostPortCases() []testCase {
 			p, _ := c.server(func(m *v1.PortMapping) { m.HostPort, m.HostIp = host, loopback })
 			c.answered(p, "host_port "+strconv.Itoa(int(host)), func() (string, error) { return askPort(c.ctx, host) })
 			c.ok(p.stop(), "stop pod")
-			_, err := askPort(c.ctx, host)
+			conn, err := dialPort(c.ctx, host)
+			if err == nil {
+				_ = conn.Close()
+			}
 			c.check(err != nil, "host_port %d is served after its pod was stopped; the next pod cannot have it", host)
 		}},
 	}
 }
 
+func dialPort(ctx context.Context, port int32) (net.Conn, error) {
+	return (&net.Dialer{Timeout: streamTimeout}).DialContext(ctx, "tcp", net.JoinHostPort(loopback, strconv.Itoa(int(port))))
+}
+
 // askPort sends a request to a port of this machine and returns what answers.
 func askPort(ctx context.Context, port int32) (string, error) {
-	conn, err := (&net.Dialer{Timeout: streamTimeout}).DialContext(ctx, "tcp", net.JoinHostPort(loopback, strconv.Itoa(int(port))))
+	conn, err := dialPort(ctx, port)
 	if err != nil {
 		return "", err
 	}

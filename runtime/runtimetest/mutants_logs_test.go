@@ -180,7 +180,7 @@ func mutantsOfEventStreams() []mutant {
 			response: onResponse(func(e *v1.ContainerEventResponse) { e.ContainerEventType++ }),
 		},
 		{
-			defect: "starts and creations are mixed up", caseName: order, report: "event is CONTAINER_STARTED_EVENT, want CONTAINER_CREATED_EVENT",
+			defect: "starts and creations are mixed up", caseName: order, report: "events are [CONTAINER_STARTED_EVENT CONTAINER_CREATED_EVENT",
 			response: onResponse(func(e *v1.ContainerEventResponse) {
 				if e.ContainerEventType <= evStarted {
 					e.ContainerEventType = evStarted - e.ContainerEventType

@@ -89,7 +89,7 @@ func mutantsOfStreams() []mutant {
 		},
 		{
 			defect: "attach sends no input", caseName: "a client attaches over SPDY", report: "attach over SPDY", runs: hostProcesses,
-			request: onRequest(func(r *v1.AttachRequest) { r.Stdin = false }),
+			request: onContainer(func(cfg *v1.ContainerConfig) { cfg.Stdin = false }),
 		},
 		{
 			defect: "stdin_once is ignored", caseName: "the input of a container ends with its first client", report: "stdin_once: the exit",
