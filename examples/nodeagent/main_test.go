@@ -114,8 +114,8 @@ func TestBadInput(t *testing.T) {
 		{"root dir is a file", []string{"-manifests", manifests, "-listen", "", "-root-dir", file}, 1, file},
 		{"root dir cannot be made", []string{"-manifests", manifests, "-listen", "", "-root-dir", "/proc/nowhere"}, 1, "/proc/nowhere"},
 		{"bad cgroup driver", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "openrc"}, 2, `"openrc" must be cgroupfs or systemd`},
-		{"a cgroup root that systemd cannot have", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "systemd", "-cgroup-root", "/lab"}, 1, `cgroup parent "/lab" is not a systemd slice path`},
-		{"bad node name", []string{"-manifests", manifests, "-root-dir", dir, "-node-name", "no/name"}, 1, "no/name"},
+		{"a cgroup root that systemd cannot have", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "systemd", "-cgroup-root", "/lab"}, 2, `cgroup parent "/lab" is not a systemd slice path`},
+		{"bad node name", []string{"-manifests", manifests, "-root-dir", dir, "-node-name", "no/name"}, 2, "no/name"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var out bytes.Buffer

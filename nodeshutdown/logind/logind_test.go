@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,8 +70,8 @@ func startLogind(t *testing.T, address, dropInDir string) *fakeLogind {
 	t.Cleanup(func() {
 		require.NoError(t, bus.Close())
 		f.closeSent()
-		if f.lock != nil {
-			_ = f.lock.Close()
+		if lock := f.taken(); lock != nil {
+			_ = lock.Close()
 		}
 	})
 	require.NoError(t, bus.Export(f, object, manager))
@@ -139,10 +140,26 @@ func (f *fakeLogind) set(t *testing.T, down bool) {
 }
 
 func (f *fakeLogind) closeSent() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.sent != nil {
 		_ = f.sent.Close()
 		f.sent = nil
 	}
+}
+
+// received returns the calls so far.
+func (f *fakeLogind) received() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.requests)
+}
+
+// taken returns the end of the lock that is read; nil before Inhibit.
+func (f *fakeLogind) taken() *os.File {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lock
 }
 
 func connect(t *testing.T, address, dropIns string) nodeshutdown.Login {
@@ -191,11 +208,11 @@ func TestConn_Inhibit(t *testing.T) {
 
 	lock, err := c.Inhibit(t.Context(), 5*time.Second)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"shutdown|sublet|Pods are terminated before the machine shuts down|delay"}, f.requests, "the limit suffices")
+	assert.Equal(t, []string{"shutdown|sublet|Pods are terminated before the machine shuts down|delay"}, f.received(), "the limit suffices")
 	f.closeSent()
 	released := make(chan error, 1)
 	go func() {
-		_, err := f.lock.Read(make([]byte, 1))
+		_, err := f.taken().Read(make([]byte, 1))
 		released <- err
 	}()
 	select {
@@ -221,13 +238,15 @@ func TestConn_InhibitRaisesLimit(t *testing.T) {
 	lock, err := c.Inhibit(t.Context(), 90*time.Second)
 	require.NoError(t, err)
 	require.NoError(t, lock.Close())
-	assert.Equal(t, "systemd-logind.service|main", f.requests[0])
-	assert.Len(t, f.requests, 2)
+	assert.Equal(t, "systemd-logind.service|main", f.received()[0])
+	assert.Len(t, f.received(), 2)
 	text, err := os.ReadFile(f.dropIn)
 	require.NoError(t, err)
 	assert.Contains(t, string(text), "[Login]\nInhibitDelayMaxSec=90\n")
 
+	f.mu.Lock()
 	f.deaf = true
+	f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*reloadPeriod)
 	defer cancel()
 	_, err = c.Inhibit(ctx, 100*time.Second)
