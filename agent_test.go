@@ -141,8 +141,11 @@ func TestAgent_RemovesATemporaryRootDir(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		pod := agenttest.Pod("web")
-		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}}}
+		pod, volume := agenttest.Pod("web"), new(corev1.EmptyDirVolumeSource)
+		if os.Geteuid() == 0 {
+			volume.Medium = corev1.StorageMediumMemory // is mounted
+		}
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: volume}}}
 		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 		a, err := agent.New(agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(pod)))
 		require.NoError(t, err)
