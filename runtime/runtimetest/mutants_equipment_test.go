@@ -3,6 +3,7 @@ package runtimetest
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"os"
 	"path"
 	"strconv"
@@ -132,8 +133,8 @@ func observedIn(cfg *v1.ContainerConfig, cmd string) (string, bool) {
 			return "max", true
 		}
 		return strconv.FormatUint(limits[0].GetLimit(), 10), true
-	case strings.Contains(cmd, "-O /data/file"):
-		return choose(len(mount.GetUidMappings()) > 0 && len(mount.GetGidMappings()) > 0, "root", "another")
+	case strings.Contains(cmd, "ls -ln /data/file"):
+		return choose(len(mount.GetUidMappings()) > 0 && len(mount.GetGidMappings()) > 0, fmt.Sprint(os.Geteuid(), " ", os.Getegid()), "65534 65534")
 	case strings.Contains(cmd, "SUBLET_TEST_DEVICE"):
 		return choose(len(cfg.GetCDIDevices()) > 0, "one", "")
 	case strings.Contains(cmd, "sublet-test-cdi"):
