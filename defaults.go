@@ -52,6 +52,7 @@ func NewRuntime(c *Components) (Runtime, error) {
 		return rt, nil
 	}
 	own := cri.Config{Owner: "set by Run", AdoptSources: c.adopt, Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.CRI, LogLinksDir: c.Node.LogLinksDir}
+	own.Node.MemoryQoS = c.Node.MemoryQoS
 	if !choice.Simulated {
 		own.ImageAccess.File = c.path("pulled-images.json")
 	}
@@ -101,6 +102,7 @@ func NewCgroups(c *Components) (Cgroups, error) {
 	return configured(c, cgroup.New, cgroup.Config{
 		Parent: c.Node.CgroupRoot, Driver: c.Node.CgroupDriver, RuntimeDriver: cgroup.RuntimeDriverOf(c.Runtime),
 		Allocatable: c.Node.EffectivePodsCgroupLimits(), PodPidsLimit: c.Node.PodPidsLimit, Owner: c.Owner, Logger: c.Logger,
+		MemoryQoS: c.Node.MemoryQoS,
 	})
 }
 

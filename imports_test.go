@@ -18,7 +18,7 @@ const module = "github.com/sublet-dev/agent"
 // RATIONALE.md. Only the root and the examples know all.
 var allowedImports = map[string][]string{
 	"podspec":                    {},
-	"kubeletconfig":              {"cgroup", "eviction", "imagegc", "logrotate", "node", "nodeshutdown", "podsync", "podworkers", "runtime", "runtime/cri", "topology"},
+	"kubeletconfig":              {"cgroup", "eviction", "imagegc", "logrotate", "node", "nodeshutdown", "podspec", "podsync", "podworkers", "runtime", "runtime/cri", "topology"},
 	"runtime":                    {"internal/capability", "internal/monotonic", "podspec"},
 	"runtime/cri":                {"internal/crilog", "internal/podnet", "internal/safe", "podspec", "runtime", "runtime/cri/internal/images", "runtime/cri/internal/translate"},
 	"runtime/provider":           {"internal/safe", "podspec", "podstream", "runtime", "runtime/internal/cristream"},
@@ -43,7 +43,7 @@ var allowedImports = map[string][]string{
 	"internal/csiname":           {},
 	"internal/fsgroup":           {},
 	"cgroup":                     {"podspec", "runtime"},
-	"node":                       {"cgroup", "internal/safe", "runtime"}, // cgroup for the type of its driver
+	"node":                       {"cgroup", "internal/safe", "podspec", "runtime"}, // cgroup for the type of its driver
 	"oomwatch":                   {"internal/safe", "podspec", "runtime"},
 	"systemd":                    {},
 	"nodeshutdown":               {"internal/atomicfile", "internal/safe", "podspec", "runtime"},

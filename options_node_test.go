@@ -21,6 +21,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/node"
@@ -247,7 +248,8 @@ func TestWithConfig_CRINodeReachesTheRuntime(t *testing.T) {
 	requests := make(chan *criv1.CreateContainerRequest, 10)
 	endpoint := serveEmbedded(t, func(r *criv1.CreateContainerRequest) { requests <- r })
 	a, err := agent.New(
-		agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithNode(node.Config{DisableCgroups: true}),
+		agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()),
+		agent.WithNode(node.Config{DisableCgroups: true, MemoryQoS: podspec.MemoryQoS{ThrottlingFactor: 1}}),
 		agent.WithRuntimeEndpoint(endpoint),
 		agent.WithConfig(cri.Config{Node: cri.Node{Swap: cri.NoSwap, SeccompDefault: true, NoCPUQuota: false, CPUQuotaPeriod: 20 * time.Millisecond, MaskedPaths: []string{"/proc/secret"}}}),
 		agent.WithSource("memory", podsource.NewMemory(func() *corev1.Pod {
@@ -271,13 +273,35 @@ func TestWithConfig_CRINodeReachesTheRuntime(t *testing.T) {
 		assert.Equal(t, int64(20000), linux.GetResources().GetCpuPeriod(), "microseconds")
 		assert.Equal(t, int64(10000), linux.GetResources().GetCpuQuota())
 		assert.Contains(t, linux.GetSecurityContext().GetMaskedPaths(), "/proc/secret")
-		if cri.DetectNode(os.DirFS("/")).CgroupV2 {
-			assert.Equal(t, "0", linux.GetResources().GetUnified()["memory.swap.max"])
-		} else {
+		switch machine := cri.DetectNode(os.DirFS("/")); {
+		case machine.CgroupV2:
+			assert.Equal(t, "67108864", linux.GetResources().GetUnified()["memory.high"])
+			assert.Equal(t, machine.NoSwapController, linux.GetResources().GetUnified()["memory.swap.max"] != "0")
+		case machine.NoSwapController:
+			assert.Zero(t, linux.GetResources().GetMemorySwapLimitInBytes())
+		default:
 			assert.Equal(t, int64(64<<20), linux.GetResources().GetMemorySwapLimitInBytes(), "memory and swap together")
 		}
 		assert.NotZero(t, linux.GetResources().GetOomScoreAdj(), "the memory of the machine is detected")
 	case <-time.After(time.Minute):
 		t.Fatal("no container was created")
 	}
+}
+
+// Pods and containers have one policy: that of the node.
+func TestWithNode_MemoryQoSReachesTheCgroups(t *testing.T) {
+	v1 := t.TempDir() // which cannot implement it
+	for _, controller := range []string{"cpu", "memory", "pids"} {
+		require.NoError(t, os.Mkdir(filepath.Join(v1, controller), 0o700))
+	}
+	for qos, want := range map[podspec.MemoryQoS]bool{{}: false, {ReserveRequests: true}: true} {
+		a, err := agent.New(agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithSimulatedRuntime(),
+			agent.WithNode(node.Config{MemoryQoS: qos}), agent.WithConfig(cgroup.Config{Root: v1, Driver: cgroup.Cgroupfs}))
+		require.NoError(t, err)
+		m, ok := a.Components().Cgroups.(*cgroup.Manager)
+		require.True(t, ok)
+		assert.Equal(t, want, strings.Contains(strings.Join(m.Unenforced(), "\n"), "MemoryQoS: "))
+	}
+	_, err := agent.New(agent.WithNode(node.Config{MemoryQoS: podspec.MemoryQoS{ThrottlingFactor: 3}}))
+	require.ErrorContains(t, err, "node: MemoryQoS.ThrottlingFactor must be from 0 to 1")
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/cgroup"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -98,7 +99,7 @@ func madeUpV2(t *testing.T, dirs ...string) string {
 	for _, dir := range append(dirs, "/") {
 		for at := dir; ; at = filepath.Dir(at) {
 			require.NoError(t, os.MkdirAll(filepath.Join(root, at), 0o700))
-			for _, f := range []string{"cgroup.subtree_control", "cpu.max", "cpu.weight", "memory.max", "pids.max"} {
+			for _, f := range []string{"cgroup.subtree_control", "cpu.max", "cpu.weight", "memory.min", "memory.low", "memory.high", "memory.max", "pids.max"} {
 				require.NoError(t, os.WriteFile(filepath.Join(root, at, f), nil, 0o600))
 			}
 			require.NoError(t, os.WriteFile(filepath.Join(root, at, "cgroup.controllers"), []byte("cpu memory pids\n"), 0o600))
@@ -147,7 +148,7 @@ func TestManager_LimitsOnV2(t *testing.T) {
 	p.Spec.Containers[0].Resources.Limits = nil
 	_, err = m.Ensure(t.Context(), p)
 	require.NoError(t, err)
-	assert.Contains(t, read(t, root, dir, "memory.max"), "max")
+	assert.Equal(t, "max", read(t, root, dir, "memory.max"))
 }
 
 // Without cgroups nothing fails, and Unenforced reports what is missing.
@@ -364,3 +365,55 @@ func isV1(root string) bool {
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
+
+// The memory that pods request is reserved for them and for the cgroups above, and what they
+// use beyond is throttled where the pod has limits of its own. Without MemoryQoS earlier values
+// are removed.
+func TestManager_MemoryQoS(t *testing.T) {
+	const low, high, bare = "/kubepods/burstable/podlow", "/kubepods/burstable/podhigh", "/kubepods/besteffort/podbare"
+	root := madeUpV2(t, low, high, bare, "/kubepods/podmin")
+	own := podOf("high", figures{"memory": "32Mi"}, nil)
+	own.Spec.Resources = &corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{"memory": resource.MustParse("64Mi")}, Limits: corev1.ResourceList{"memory": resource.MustParse("128Mi")},
+	}
+	ensure := func(qos podspec.MemoryQoS) {
+		t.Helper()
+		m, err := cgroup.New(cgroup.Config{Root: root, MemoryQoS: qos})
+		require.NoError(t, err)
+		for _, pod := range []*corev1.Pod{guaranteed("min"), burstable("low"), own, besteffort("bare")} {
+			_, err := m.Ensure(t.Context(), pod)
+			require.NoError(t, err)
+		}
+		assert.Empty(t, m.Unenforced())
+	}
+	check := func(dir, minimum, low, high string) {
+		t.Helper()
+		assert.Equal(t, []string{minimum, low, high}, []string{read(t, root, dir, "memory.min"), read(t, root, dir, "memory.low"), read(t, root, dir, "memory.high")}, dir)
+	}
+	const mi64, mi96, mi128, mi192 = "67108864", "100663296", "134217728", "201326592"
+	ensure(podspec.MemoryQoS{ReserveRequests: true, ThrottlingFactor: 0.5})
+	check("/kubepods/podmin", mi64, "0", "max")
+	check(low, "0", mi64, "max")
+	check(high, "0", mi64, mi96)
+	check(bare, "0", "0", "max")
+	check("/kubepods/besteffort", "0", "0", "max")
+	check("/kubepods/burstable", "0", mi128, "max")
+	check("/kubepods", mi192, mi128, "max")
+
+	ensure(podspec.MemoryQoS{})
+	for _, dir := range []string{"/kubepods", "/kubepods/burstable", "/kubepods/podmin", low, high} {
+		check(dir, "0", "0", "max")
+	}
+}
+
+func TestManager_MemoryQoSNeedsV2(t *testing.T) {
+	root := t.TempDir()
+	for _, controller := range []string{"cpu", "memory", "pids"} {
+		require.NoError(t, os.Mkdir(filepath.Join(root, controller), 0o700))
+	}
+	m, err := cgroup.New(cgroup.Config{Root: root, MemoryQoS: podspec.MemoryQoS{ReserveRequests: true}})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"MemoryQoS: it needs cgroup v2 with the controller memory"}, m.Unenforced())
+	_, err = cgroup.New(cgroup.Config{MemoryQoS: podspec.MemoryQoS{ThrottlingFactor: 2}})
+	require.ErrorContains(t, err, "Config.MemoryQoS.ThrottlingFactor must be from 0 to 1")
+}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -44,6 +45,9 @@ func (m *Manager) find() {
 	if err != nil {
 		m.unenforced = []string{fmt.Sprintf("no limits and no QoS weights for pods: %v", err)}
 		return
+	}
+	if !t.hasMemoryQoS() && m.cfg.MemoryQoS != (podspec.MemoryQoS{}) {
+		missing = append(missing, "MemoryQoS: it needs cgroup v2 with the controller memory")
 	}
 	m.tree, m.unenforced = t, missing
 	if m.cfg.Root == defaultRoot && m.units == nil {

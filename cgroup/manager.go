@@ -40,6 +40,9 @@ type Config struct {
 	RuntimeDriver func(ctx context.Context) (string, error)
 	// PodPidsLimit limits the processes of each pod. Default: no limit.
 	PodPidsLimit int64
+	// MemoryQoS protects and throttles the memory of pods, and of their classes: on v2. Its
+	// containers are the runtime's. Default: none.
+	MemoryQoS podspec.MemoryQoS
 	// Allocatable limits all pods together: cpu by weight, memory in bytes, and pid (a
 	// number of processes). Default: no limit.
 	Allocatable corev1.ResourceList
@@ -80,13 +83,12 @@ type Manager struct {
 	tiers      sync.Mutex
 	lastLimits map[string]limits // guarded by tiers: last written, by cgroup
 
-	mu         sync.Mutex             // guards all below
-	tree       tree                   // nil until writable cgroups are found
-	units      units                  // nil: systemd does not own the cgroups
-	unenforced []string               // limits that cannot be enforced, with the reason
-	pods       map[types.UID]podGroup // changed only by put
-	// burst is the sum of the CPU requests of all burstable pods, in millicores.
-	burst int64
+	mu         sync.Mutex                      // guards all below
+	tree       tree                            // nil until writable cgroups are found
+	units      units                           // nil: systemd does not own the cgroups
+	unenforced []string                        // limits that cannot be enforced, with the reason
+	pods       map[types.UID]podGroup          // changed only by put
+	requested  map[corev1.PodQOSClass]requests // of all pods of a class
 
 	names      names
 	namesFinal bool // the driver is known
@@ -94,11 +96,17 @@ type Manager struct {
 
 // podGroup is the cgroup of one pod.
 type podGroup struct {
-	qos    corev1.PodQOSClass
-	group  string
-	milli  int64 // CPU request in millicores
+	qos   corev1.PodQOSClass
+	group string
+	requests
 	limits limits
 	done   bool // the limits were written
+}
+
+// requests are what pods request.
+type requests struct {
+	milli  int64 // CPU in millicores
+	memory int64 // bytes
 }
 
 // tree writes the cgroups of one cgroup version.
@@ -108,6 +116,8 @@ type tree interface {
 	// dirs returns the directories of the cgroup in all hierarchies that can have it,
 	// at least one.
 	dirs(group string) []string
+	// hasMemoryQoS reports whether limits.qos has an effect.
+	hasMemoryQoS() bool
 	// pageSizes returns the huge page sizes that can be limited.
 	pageSizes() []string
 	// release removes what is outside the cgroup's directories. Its processes have ended.
@@ -142,12 +152,15 @@ func New(cfg Config) (*Manager, error) {
 		}
 		errs = append(errs, checkParent(cfg.Driver, cfg.Parent))
 	}
+	if err := cfg.MemoryQoS.Check(); err != nil {
+		errs = append(errs, fmt.Errorf("Config.%w", err))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("cgroup: %w", err)
 	}
 	return &Manager{
 		cfg: cfg, names: names{cfg.Driver, cfg.Parent}, namesFinal: cfg.RuntimeDriver == nil,
-		pods: make(map[types.UID]podGroup), lastLimits: make(map[string]limits),
+		pods: make(map[types.UID]podGroup), lastLimits: make(map[string]limits), requested: make(map[corev1.PodQOSClass]requests),
 	}, nil
 }
 
@@ -175,9 +188,10 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 	if taken, err := m.taken(t, group); err != nil || taken {
 		return "", fmt.Errorf("set up cgroup %s: %w", group, errors.Join(err, ErrNotOwner))
 	}
+	asked := podspec.Requests(pod)
 	now := podGroup{
-		qos: qos, group: group, milli: milliCPU(podspec.Requests(pod)),
-		limits: podLimits(pod, m.cfg.PodPidsLimit, t.pageSizes()),
+		qos: qos, group: group, requests: requests{milliCPU(asked), memoryBytes(asked)},
+		limits: podLimits(pod, m.cfg.PodPidsLimit, m.cfg.MemoryQoS, t.pageSizes()),
 	}
 	had := m.put(pod.UID, now)
 	if err := m.setTiers(t); err != nil {
@@ -215,7 +229,8 @@ func (m *Manager) bound(t tree, group string, l limits) (later bool, err error) 
 
 // setTiers updates the cgroups above pods: that of all pods has the limits of
 // Config.Allocatable, that of burstable pods the weight of their requests, and that of
-// best-effort pods the minimum weight.
+// best-effort pods the minimum weight. What is reserved of memory for pods must be reserved
+// for the cgroups above them too.
 func (m *Manager) setTiers(t tree) error {
 	m.tiers.Lock()
 	defer m.tiers.Unlock()
@@ -223,10 +238,13 @@ func (m *Manager) setTiers(t tree) error {
 		l := limits{shares: minShares}
 		switch q {
 		case corev1.PodQOSBurstable:
-			l.shares = sharesOf(m.burstable())
+			burstable := m.requestsOf(q)
+			l.shares = sharesOf(burstable.milli)
+			l.qos.minimum, l.qos.low = m.cfg.MemoryQoS.Reserved(q, burstable.memory)
 		case corev1.PodQOSBestEffort:
 		default:
 			l = nodeLimits(m.cfg.Allocatable)
+			l.qos = m.allReserved()
 		}
 		group := m.named().tier(q)
 		if had, ok := m.lastLimits[group]; ok && had.equal(l) && exists(t, group) {
@@ -244,11 +262,19 @@ func (m *Manager) setTiers(t tree) error {
 	return nil
 }
 
-// burstable returns the sum of the CPU requests of all burstable pods.
-func (m *Manager) burstable() (milli int64) {
+// allReserved returns what is reserved for all pods together: memory that is reclaimed last
+// is a part of what is never reclaimed of them, as in the kubelet.
+func (m *Manager) allReserved() memoryQoS {
+	guaranteed, _ := m.cfg.MemoryQoS.Reserved(corev1.PodQOSGuaranteed, m.requestsOf(corev1.PodQOSGuaranteed).memory)
+	_, burstable := m.cfg.MemoryQoS.Reserved(corev1.PodQOSBurstable, m.requestsOf(corev1.PodQOSBurstable).memory)
+	return memoryQoS{minimum: guaranteed + burstable, low: burstable}
+}
+
+// requestsOf returns the sum of the requests of all pods of a class.
+func (m *Manager) requestsOf(q corev1.PodQOSClass) requests {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.burst
+	return m.requested[q]
 }
 
 // put stores the cgroup of a pod; the zero podGroup removes it. It returns the previous
@@ -257,12 +283,10 @@ func (m *Manager) put(uid types.UID, now podGroup) (had podGroup) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	had = m.pods[uid]
-	if had.qos == corev1.PodQOSBurstable {
-		m.burst -= had.milli
-	}
-	if now.qos == corev1.PodQOSBurstable {
-		m.burst += now.milli
-	}
+	before := m.requested[had.qos]
+	m.requested[had.qos] = requests{before.milli - had.milli, before.memory - had.memory}
+	before = m.requested[now.qos]
+	m.requested[now.qos] = requests{before.milli + now.milli, before.memory + now.memory}
 	m.pods[uid] = now
 	if now.group == "" {
 		delete(m.pods, uid)

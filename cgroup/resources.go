@@ -27,12 +27,20 @@ type limits struct {
 	shares uint64            // CPU weight in the unit of v1; 0: not set
 	quota  int64             // CPU time per period in µs; 0: no limit
 	memory int64             // bytes; 0: no limit
+	qos    memoryQoS         // of v2 only
 	pids   int64             // 0: no limit
 	huge   map[string]uint64 // bytes by page size, in the form of pageSize; nil: not set
 }
 
+// memoryQoS is how memory below the limit is treated, in bytes.
+type memoryQoS struct {
+	minimum int64 // never reclaimed
+	low     int64 // reclaimed last
+	high    int64 // throttled from there; 0: not throttled
+}
+
 func (l limits) equal(o limits) bool {
-	if l.shares != o.shares || l.quota != o.quota || l.memory != o.memory || l.pids != o.pids || len(l.huge) != len(o.huge) {
+	if l.shares != o.shares || l.quota != o.quota || l.memory != o.memory || l.qos != o.qos || l.pids != o.pids || len(l.huge) != len(o.huge) {
 		return false
 	}
 	for size, n := range l.huge {
@@ -44,12 +52,17 @@ func (l limits) equal(o limits) bool {
 }
 
 // podLimits returns the limits of the cgroup of a pod. A pod has a CPU or memory limit only
-// if all its containers have one.
-func podLimits(pod *corev1.Pod, pids int64, pageSizes []string) limits {
-	requests, bounds := podspec.Requests(pod), podspec.Limits(pod)
+// if all its containers have one. Its memory is throttled here if it has limits of its own;
+// otherwise that of its containers is.
+func podLimits(pod *corev1.Pod, pids int64, qos podspec.MemoryQoS, pageSizes []string) limits {
+	class, requests, bounds := podspec.QOS(pod), podspec.Requests(pod), podspec.Limits(pod)
 	l := limits{pids: pids, shares: sharesOf(milliCPU(requests))}
-	if podspec.QOS(pod) == corev1.PodQOSBestEffort {
+	if class == corev1.PodQOSBestEffort {
 		l.shares = minShares
+	}
+	l.qos.minimum, l.qos.low = qos.Reserved(class, memoryBytes(requests))
+	if own := pod.Spec.Resources; own != nil && len(own.Requests)+len(own.Limits) > 0 {
+		l.qos.high = qos.High(memoryBytes(requests), memoryBytes(bounds))
 	}
 	if cpu, ok := bounds[corev1.ResourceCPU]; ok && cpu.Sign() > 0 {
 		l.quota = max(cpu.MilliValue()*quotaPeriod/1000, minQuota)
@@ -107,6 +120,15 @@ const maxMilliCPU = 1e9
 func milliCPU(list corev1.ResourceList) int64 {
 	q := list[corev1.ResourceCPU]
 	return min(q.MilliValue(), maxMilliCPU)
+}
+
+// maxMemory is far above what machines have, and small enough for sums as maxMilliCPU is.
+const maxMemory = 1 << 50
+
+// memoryBytes returns the memory in the list in bytes, at most maxMemory.
+func memoryBytes(list corev1.ResourceList) int64 {
+	q := list[corev1.ResourceMemory]
+	return min(q.Value(), maxMemory)
 }
 
 // sharesOf converts millicores to CPU shares.

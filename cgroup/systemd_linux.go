@@ -68,6 +68,9 @@ func properties(l limits) []dbus.Property {
 		property("TasksAccounting", true),
 		property("CPUQuotaPerSecUSec", quota),
 		property("MemoryMax", orInfinity(l.memory)),
+		property("MemoryHigh", orInfinity(l.qos.high)),
+		property("MemoryLow", uint64(l.qos.low)),
+		property("MemoryMin", uint64(l.qos.minimum)),
 		property("TasksMax", orInfinity(l.pids)),
 	}
 	if l.shares > 0 {

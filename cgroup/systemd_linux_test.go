@@ -42,7 +42,7 @@ func newSystemdManager(t *testing.T, cfg Config) (*Manager, *fakeSystemd) {
 	cfg.Root = t.TempDir()
 	for _, dir := range []string{"", "kubepods.slice", "kubepods.slice/kubepods-podu1.slice", "kubepods.slice/kubepods-besteffort.slice", "kubepods.slice/kubepods-burstable.slice"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(cfg.Root, dir), 0o700))
-		for _, f := range []string{"cgroup.subtree_control", "cpu.max", "cpu.weight", "memory.max", "pids.max"} {
+		for _, f := range []string{"cgroup.subtree_control", "cpu.max", "cpu.weight", "memory.min", "memory.low", "memory.high", "memory.max", "pids.max"} {
 			require.NoError(t, os.WriteFile(filepath.Join(cfg.Root, dir, f), nil, 0o600))
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(cfg.Root, dir, "cgroup.controllers"), []byte("cpu memory pids\n"), 0o600))
@@ -124,8 +124,10 @@ func TestProperties(t *testing.T) {
 	assert.Equal(t, map[string]any{
 		"CPUAccounting": true, "MemoryAccounting": true, "IOAccounting": true, "TasksAccounting": true,
 		"CPUQuotaPerSecUSec": infinity, "MemoryMax": infinity, "TasksMax": infinity,
+		"MemoryHigh": infinity, "MemoryLow": uint64(0), "MemoryMin": uint64(0),
 	}, values(limits{}))
-	got := values(limits{shares: 1024, quota: 50000, memory: 1 << 20, pids: 7})
+	got := values(limits{shares: 1024, quota: 50000, memory: 1 << 20, pids: 7, qos: memoryQoS{minimum: 1, low: 2, high: 3}})
+	assert.Equal(t, []any{uint64(1), uint64(2), uint64(3)}, []any{got["MemoryMin"], got["MemoryLow"], got["MemoryHigh"]})
 	assert.Equal(t, uint64(500000), got["CPUQuotaPerSecUSec"])
 	assert.Equal(t, uint64(1<<20), got["MemoryMax"])
 	assert.Equal(t, uint64(7), got["TasksMax"])

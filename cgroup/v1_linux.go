@@ -87,6 +87,8 @@ func pageSizesIn(dir, suffix string) []string {
 	return out
 }
 
+func (t *v1) hasMemoryQoS() bool { return false }
+
 func (t *v1) pageSizes() []string { return t.huge }
 
 func (t *v1) set(group string, l limits) error {

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -66,6 +67,8 @@ func (t *v2) kernelPageSizes() []string {
 	return out
 }
 
+func (t *v2) hasMemoryQoS() bool { return t.has["memory"] }
+
 func (t *v2) pageSizes() []string { return t.huge }
 
 func (t *v2) set(group string, l limits) error {
@@ -81,9 +84,12 @@ func (t *v2) set(group string, l limits) error {
 		}
 	}
 	if t.has["memory"] {
-		res.Memory = &cgroup2.Memory{}
+		res.Memory = &cgroup2.Memory{Min: &l.qos.minimum, Low: &l.qos.low}
 		if l.memory > 0 {
 			res.Memory.Max = &l.memory
+		}
+		if l.qos.high > 0 {
+			res.Memory.High = &l.qos.high
 		}
 	}
 	if t.has["pids"] {
@@ -102,15 +108,19 @@ func (t *v2) set(group string, l limits) error {
 	if _, err := cgroup2.NewManager(t.root, group, res); err != nil {
 		return err
 	}
+	var errs []error
 	if t.has["memory"] && l.memory == 0 {
-		return t.unbound(group)
+		errs = append(errs, t.unbound(group, "memory.max"))
 	}
-	return nil
+	if t.has["memory"] && l.qos.high == 0 {
+		errs = append(errs, t.unbound(group, "memory.high"))
+	}
+	return errors.Join(errs...)
 }
 
 // unbound removes an earlier memory limit, which an unset limit leaves unchanged.
-func (t *v2) unbound(group string) error {
-	f, err := os.OpenFile(filepath.Join(t.root, group, "memory.max"), os.O_WRONLY, 0)
+func (t *v2) unbound(group, file string) error {
+	f, err := os.OpenFile(filepath.Join(t.root, group, file), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		if isCgroupRemoved(err) {
 			return nil

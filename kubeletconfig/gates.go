@@ -16,6 +16,7 @@ type Gate struct {
 const (
 	gateVerifyPulled  = "KubeletEnsureSecretPulledImages"
 	gateFasterRestart = "ReduceDefaultCrashLoopBackOffDecay"
+	gateMemoryQoS     = "MemoryQoS"
 )
 
 // Gates returns the feature gates that change what the agent does. All others have no meaning here:
@@ -25,6 +26,7 @@ func Gates() []Gate {
 		{gateVerifyPulled, "false: images on the node may be used without the credentials to pull them, as with the policy NeverVerify"},
 		{gateShutdown, "false: pods are not terminated when the machine shuts down, and shutdownGracePeriod must be 0"},
 		{gateShutdownByPriority, "false: shutdownGracePeriodByPodPriority must be empty"},
+		{gateMemoryQoS, "false: memoryThrottlingFactor and memoryReservationPolicy must not be set"},
 		{gateFasterRestart, "true: the back-off of a container that keeps exiting begins with a second and grows to a minute, unless crashLoopBackOff sets another limit"},
 	}
 }

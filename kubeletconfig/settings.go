@@ -96,7 +96,8 @@ func orOff[T int | float64 | time.Duration](v, off T) T { return cmp.Or(v, off) 
 
 func (c *Config) node(k *v1beta1.KubeletConfiguration, r node.Resources) node.Config {
 	n := node.Config{
-		Capacity: r.Capacity, Allocatable: r.Allocatable, MaxPods: podLimit(int(k.MaxPods), int(k.PodsPerCore), r.Capacity), PodPidsLimit: max(*k.PodPidsLimit, 0),
+		MemoryQoS: memoryQoS(k),
+		Capacity:  r.Capacity, Allocatable: r.Allocatable, MaxPods: podLimit(int(k.MaxPods), int(k.PodsPerCore), r.Capacity), PodPidsLimit: max(*k.PodPidsLimit, 0),
 		PodLogsDir: k.PodLogsDir, CgroupRoot: k.CgroupRoot, CgroupDriver: cgroup.Driver(k.CgroupDriver), DisableCgroups: !*k.CgroupsPerQOS,
 		AllowedUnsafeSysctls: k.AllowedUnsafeSysctls, ResolvConf: *k.ResolverConfig, ClusterDNS: k.ClusterDNS, ClusterDomain: k.ClusterDomain,
 	}
@@ -127,7 +128,7 @@ func (c *Config) backOff(k *v1beta1.KubeletConfiguration) runtime.BackOff {
 }
 
 func (c *Config) cri(k *v1beta1.KubeletConfiguration) cri.Config {
-	swap := map[string]cri.Swap{noSwap: cri.NoSwap, limitedSwap: cri.LimitedSwap}
+	swap := map[string]cri.Swap{"": cri.NoSwap, noSwap: cri.NoSwap, limitedSwap: cri.LimitedSwap}
 	access := cri.ImageAccess{Policy: cri.ImageVerification(k.ImagePullCredentialsVerificationPolicy), Allowlist: k.PreloadedImagesVerificationAllowlist}
 	if on, given := k.FeatureGates[gateVerifyPulled]; given && !on {
 		access = cri.ImageAccess{Policy: cri.NeverVerify}
@@ -137,6 +138,7 @@ func (c *Config) cri(k *v1beta1.KubeletConfiguration) cri.Config {
 		Pulls: cri.PullLimits{MaxParallel: parallelPulls(k), QPS: orOff(float64(*k.RegistryPullQPS), -1), Burst: max(int(k.RegistryBurst), 1)},
 		Node: cri.Node{
 			SeccompDefault: *k.SeccompDefault, NoCPUQuota: !*k.CPUCFSQuota, CPUQuotaPeriod: k.CPUCFSQuotaPeriod.Duration, Swap: swap[k.MemorySwap.SwapBehavior],
+			SingleProcessOOMKill: k.SingleProcessOOMKill != nil && *k.SingleProcessOOMKill,
 		},
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/sublet-dev/agent/kubeletconfig"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/nodeshutdown"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
@@ -268,7 +269,12 @@ func TestValidate_BadValues(t *testing.T) {
 		`"shutdownGracePeriod":"10s","shutdownGracePeriodByPodPriority":[{"priority":1,"shutdownGracePeriodSeconds":2}]`:                                     "shutdownGracePeriodByPodPriority: excludes shutdownGracePeriod",
 		`"shutdownGracePeriodByPodPriority":[{"priority":1,"shutdownGracePeriodSeconds":2}],"featureGates":{"GracefulNodeShutdownBasedOnPodPriority":false}`: "shutdownGracePeriodByPodPriority: needs featureGates",
 		`"shutdownGracePeriodByPodPriority":[{"priority":1,"shutdownGracePeriodSeconds":-2}]`:                                                                "shutdownGracePeriodByPodPriority: nodeshutdown: period -2s of priority 1",
-		`"cpuManagerReconcilePeriod":"-1s"`: "cpuManagerReconcilePeriod: -1s",
+		`"memoryThrottlingFactor":0`:                                                       "memoryThrottlingFactor: 0 must be above 0",
+		`"memoryThrottlingFactor":1.1`:                                                     "memoryThrottlingFactor: 1.1 must be above 0, and at most 1",
+		`"memoryThrottlingFactor":0.8,"featureGates":{"MemoryQoS":false}`:                  "memoryThrottlingFactor: needs featureGates[MemoryQoS]; remove one of both",
+		`"memoryReservationPolicy":"TieredReservation","featureGates":{"MemoryQoS":false}`: "memoryReservationPolicy: TieredReservation needs featureGates[MemoryQoS]",
+		`"memoryReservationPolicy":"Hard"`:                                                 "memoryReservationPolicy: \"Hard\" must be None or TieredReservation",
+		`"cpuManagerReconcilePeriod":"-1s"`:                                                "cpuManagerReconcilePeriod: -1s",
 	} {
 		c, err := kubeletconfig.Load(file(t, "k.yaml", header+","+fields+"}"), "")
 		require.NoError(t, err, fields)
@@ -284,6 +290,31 @@ func TestSettings_NodeTooSmall(t *testing.T) {
 	require.NoError(t, c.Validate())
 	_, err := c.Settings(capacity())
 	require.ErrorContains(t, err, "resources of this node")
+}
+
+// Memory is protected and throttled as the fields and the gate say; nothing is by default, and
+// containers do not swap.
+func TestSettings_Memory(t *testing.T) {
+	standard := settings(t, kubeletconfig.Default())
+	assert.Equal(t, podspec.MemoryQoS{}, standard.Node.MemoryQoS)
+	assert.Equal(t, cri.NoSwap, standard.CRI.Node.Swap)
+	assert.False(t, standard.CRI.Node.SingleProcessOOMKill)
+	for fields, want := range map[string]podspec.MemoryQoS{
+		`"memoryThrottlingFactor":0.8`:                                                    {ThrottlingFactor: 0.8},
+		`"memoryReservationPolicy":"TieredReservation"`:                                   {ReserveRequests: true},
+		`"memoryReservationPolicy":"None","memoryThrottlingFactor":1`:                     {ThrottlingFactor: 1},
+		`"memoryThrottlingFactor":0.9,"featureGates":{"MemoryQoS":false}`:                 {},
+		`"memoryReservationPolicy":"TieredReservation","featureGates":{"MemoryQoS":true}`: {ReserveRequests: true},
+		`"memorySwap":{"swapBehavior":"NoSwap"},"singleProcessOOMKill":true`:              {},
+	} {
+		c, err := kubeletconfig.Load(file(t, "k.yaml", header+","+fields+"}"), "")
+		require.NoError(t, err)
+		s := settings(t, c)
+		assert.Equal(t, want, s.Node.MemoryQoS, fields)
+		assert.Equal(t, strings.Contains(fields, "singleProcessOOMKill"), s.CRI.Node.SingleProcessOOMKill, fields)
+		assert.Equal(t, cri.NoSwap, s.CRI.Node.Swap, fields)
+		assert.Empty(t, c.Notices(), fields)
+	}
 }
 
 // The periods of a shutdown are those of all and of critical pods, or those by priority.

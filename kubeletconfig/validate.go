@@ -30,6 +30,7 @@ func (c *Config) Validate() error {
 	v.names()
 	v.managers()
 	v.shutdown()
+	v.memory()
 	_, err := c.thresholds()
 	v.add(err)
 	return errors.Join(append(v.errs, c.unsupportedValues()...)...)

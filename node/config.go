@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/sublet-dev/agent/cgroup"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -40,6 +41,8 @@ type Config struct {
 	PodsCgroupLimits corev1.ResourceList
 	// PodPidsLimit bounds the processes of each pod (podPidsLimit of a kubelet). Default: 0, no bound.
 	PodPidsLimit int64
+	// MemoryQoS protects and throttles the memory of pods and containers, on cgroup v2. Default: none.
+	MemoryQoS podspec.MemoryQoS
 	// PodLogsDir has the directory of container logs of each pod. Default: <root>/logs.
 	PodLogsDir string
 	// LogLinksDir has symbolic links to container logs, /var/log/containers of a kubelet, for log shippers. With a CRI runtime the agent
@@ -92,6 +95,9 @@ func (c Config) Check() error {
 	}
 	if c.PodPidsLimit < 0 {
 		fail("PodPidsLimit %d is negative; 0 sets no bound", c.PodPidsLimit)
+	}
+	if err := c.MemoryQoS.Check(); err != nil {
+		fail("%w", err)
 	}
 	if c.DisableCgroups && (c.PodPidsLimit > 0 || len(c.PodsCgroupLimits) > 0) {
 		fail("PodPidsLimit and PodsCgroupLimits need cgroups; remove DisableCgroups")

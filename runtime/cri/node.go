@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
@@ -34,10 +35,18 @@ type Node struct {
 	// SwapCapacity is the node's swap in bytes; for LimitedSwap.
 	SwapCapacity int64
 	Swap         Swap
+	// NoSwapController says that the kernel cannot bound swap: Swap has no effect.
+	NoSwapController bool
 	// CgroupV2 says that the node has the unified hierarchy: settings that only
 	// it knows are made, and one process that runs out of memory takes its
 	// container along.
 	CgroupV2 bool
+	// SingleProcessOOMKill ends only the process that runs out of memory, as
+	// without CgroupV2.
+	SingleProcessOOMKill bool
+	// MemoryQoS protects and throttles the memory of containers, with CgroupV2. That
+	// of pods must be the same: see cgroup.Config. The agent sets it to that of node.Config.
+	MemoryQoS podspec.MemoryQoS
 	// NoCPUQuota leaves CPU limits unenforced.
 	NoCPUQuota bool
 	// CPUQuotaPeriod is the period of CPU limits. [100 ms]
@@ -61,9 +70,10 @@ type Node struct {
 func (n Node) Check() error { return n.fill() }
 
 // WithDetected returns n with the fields that are zero taken from what DetectNode has
-// found. CgroupV2 is always the detected one, and MaskedPaths are those of both.
+// found. CgroupV2 and NoSwapController are always the detected ones, and MaskedPaths are
+// those of both.
 func (n Node) WithDetected(found Node) Node {
-	n.CgroupV2 = found.CgroupV2
+	n.CgroupV2, n.NoSwapController = found.CgroupV2, found.NoSwapController
 	n.MemoryCapacity = cmp.Or(n.MemoryCapacity, found.MemoryCapacity)
 	n.SwapCapacity = cmp.Or(n.SwapCapacity, found.SwapCapacity)
 	if n.HugePageSizes == nil {
@@ -76,7 +86,8 @@ func (n Node) WithDetected(found Node) Node {
 // translated returns what translations need of n.
 func (n *Node) translated() translate.Node {
 	out := translate.Node{
-		MemoryCapacity: n.MemoryCapacity, LimitsSwap: n.Swap != RuntimeDefaultSwap, CgroupV2: n.CgroupV2,
+		MemoryCapacity: n.MemoryCapacity, LimitsSwap: n.Swap != RuntimeDefaultSwap && !n.NoSwapController,
+		CgroupV2: n.CgroupV2, SingleProcessOOMKill: n.SingleProcessOOMKill, MemoryQoS: n.MemoryQoS,
 		NoCPUQuota: n.NoCPUQuota, CPUQuotaPeriod: n.CPUQuotaPeriod, HugePageSizes: n.HugePageSizes,
 		SeccompRoot: n.SeccompRoot, SeccompDefault: n.SeccompDefault, MaskedPaths: n.MaskedPaths,
 	}
@@ -88,6 +99,9 @@ func (n *Node) translated() translate.Node {
 
 func (n *Node) fill() error {
 	var errs []error
+	if err := n.MemoryQoS.Check(); err != nil {
+		errs = append(errs, fmt.Errorf("Node.%w", err))
+	}
 	if n.CPUQuotaPeriod == 0 {
 		n.CPUQuotaPeriod = 100 * time.Millisecond
 	}

@@ -20,6 +20,7 @@ func DetectNode(root fs.FS) Node {
 	n := Node{MemoryCapacity: memory, SwapCapacity: swap}
 	controllers, err := fs.ReadFile(root, "sys/fs/cgroup/cgroup.controllers")
 	n.CgroupV2 = err == nil
+	n.NoSwapController = !hasSwapController(root, n.CgroupV2)
 	// Limits of huge pages fail where nothing can enforce them.
 	enforced := slices.Contains(strings.Fields(string(controllers)), "hugetlb")
 	if _, err := fs.Stat(root, "sys/fs/cgroup/hugetlb"); err == nil {
@@ -35,6 +36,35 @@ func DetectNode(root fs.FS) Node {
 		}
 	}
 	return n
+}
+
+// hasSwapController reports whether the swap of cgroups can be bounded. The root cgroup
+// of version 2 has no bounds, so those below it are asked.
+func hasSwapController(root fs.FS, unified bool) bool {
+	if !unified {
+		_, err := fs.Stat(root, "sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")
+		return err == nil
+	}
+	files, err := fs.Glob(root, "sys/fs/cgroup/*/memory.swap.max")
+	if own, ok := ownCgroup(root); ok && len(files) == 0 {
+		_, err = fs.Stat(root, path.Join("sys/fs/cgroup", own, "memory.swap.max"))
+		return err == nil
+	}
+	return err == nil && len(files) > 0
+}
+
+// ownCgroup returns the cgroup of this process in the unified hierarchy.
+func ownCgroup(root fs.FS) (group string, ok bool) {
+	data, err := fs.ReadFile(root, "proc/self/cgroup")
+	if err != nil {
+		return "", false
+	}
+	for line := range strings.Lines(string(data)) {
+		if group, ok = strings.CutPrefix(strings.TrimSpace(line), "0::/"); ok {
+			return group, true
+		}
+	}
+	return "", false
 }
 
 // meminfo returns the machine's memory and swap in bytes.

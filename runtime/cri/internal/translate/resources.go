@@ -26,9 +26,42 @@ func (tr *Translator) Resources(spec *corev1.Container) *v1.LinuxContainerResour
 	r.HugepageLimits = tr.hugePages(spec)
 	tr.swap(r, spec)
 	if tr.Node.CgroupV2 {
-		unified(r, "memory.oom.group", "1")
+		if !tr.Node.SingleProcessOOMKill {
+			unified(r, "memory.oom.group", "1")
+		}
+		tr.memoryQoS(r, spec)
 	}
 	return r
+}
+
+// memoryQoS protects and throttles the memory of a container. What is off is set too: a
+// change of a running container must not leave what an earlier agent or spec has set.
+func (tr *Translator) memoryQoS(r *v1.LinuxContainerResources, spec *corev1.Container) {
+	request := memoryRequest(spec)
+	minimum, low := tr.Node.MemoryQoS.Reserved(podspec.QOS(tr.Pod), request)
+	unified(r, "memory.min", strconv.FormatInt(minimum, 10))
+	unified(r, "memory.low", strconv.FormatInt(low, 10))
+	high := "max"
+	if n := tr.Node.MemoryQoS.High(request, tr.mostMemory(spec)); n > 0 {
+		high = strconv.FormatInt(n, 10)
+	}
+	unified(r, "memory.high", high)
+}
+
+// mostMemory is what a container may use of memory: what is allocatable if neither it nor
+// its pod has a limit. It is 0 if the limit of the pod alone counts, whose cgroup is throttled.
+func (tr *Translator) mostMemory(spec *corev1.Container) int64 {
+	limit := spec.Resources.Limits[corev1.ResourceMemory]
+	if limit.Sign() > 0 {
+		return limit.Value()
+	}
+	if pod := tr.Pod.Spec.Resources; pod != nil {
+		if q := pod.Limits[corev1.ResourceMemory]; q.Sign() > 0 {
+			return 0
+		}
+	}
+	allocatable := tr.Options.Allocatable[corev1.ResourceMemory]
+	return allocatable.Value()
 }
 
 // limit is the container's, or else the pod's for all its containers together.
@@ -210,7 +243,7 @@ func (tr *Translator) swap(r *v1.LinuxContainerResources, spec *corev1.Container
 func (tr *Translator) swapShare(spec *corev1.Container) int64 {
 	request, capacity := memoryRequest(spec), tr.memoryCapacity()
 	limit := spec.Resources.Limits[corev1.ResourceMemory]
-	if request == 0 || capacity == 0 || limit.Value() == request ||
+	if request == 0 || request > capacity || limit.Value() == request ||
 		podspec.QOS(tr.Pod) != corev1.PodQOSBurstable || podspec.IsCritical(tr.Pod) {
 		return 0
 	}

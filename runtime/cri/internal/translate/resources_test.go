@@ -116,6 +116,13 @@ func TestTranslator_SwapShare(t *testing.T) {
 		"no memory is asked for":  {func(_ *corev1.Pod, ct *corev1.Container) { ct.Resources = resources(list("1", ""), list("", "1Gi")) }, 4 << 30, "0"},
 		"an unknown node":         {func(_ *corev1.Pod, ct *corev1.Container) { ct.Resources = resources(list("", "1Gi"), nil) }, 0, "0"},
 		"all that it may use":     {func(_ *corev1.Pod, ct *corev1.Container) { ct.Resources = resources(list("", "1Gi"), list("", "1Gi")) }, 4 << 30, "0"},
+		"more than the memory":    {func(_ *corev1.Pod, ct *corev1.Container) { ct.Resources = resources(list("", "5Gi"), nil) }, 4 << 30, "0"},
+		"exactly the memory":      {func(_ *corev1.Pod, ct *corev1.Container) { ct.Resources = resources(list("", "4Gi"), nil) }, 4 << 30, "1024"},
+		"a best-effort pod":       {func(*corev1.Pod, *corev1.Container) {}, 4 << 30, "0"},
+		"a static pod": {func(p *corev1.Pod, ct *corev1.Container) {
+			p.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+			ct.Resources = resources(list("", "1Gi"), nil)
+		}, 4 << 30, "0"},
 		"a guaranteed pod": {func(p *corev1.Pod, ct *corev1.Container) {
 			pod := resources(list("1", "1Gi"), list("1", "1Gi"))
 			p.Spec.Resources = &pod
@@ -132,4 +139,54 @@ func TestTranslator_SwapShare(t *testing.T) {
 			assert.Equal(t, tc.want, tr.Resources(&tr.Pod.Spec.Containers[0]).GetUnified()["memory.swap.max"])
 		})
 	}
+}
+
+// The settings of cgroup v2 are always there, so that an update removes those of an earlier
+// agent. The factor applies between the request and the limit, or else what is allocatable.
+func TestTranslator_MemoryQoS(t *testing.T) {
+	both := podspec.MemoryQoS{ThrottlingFactor: 0.5, ReserveRequests: true}
+	const mi64, mi96, mi576 = "67108864", "100663296", "603979776" // the last is half of the way from 128Mi to 1Gi
+	for name, tc := range map[string]struct {
+		qos                                podspec.MemoryQoS
+		requests, limits, podLimits        corev1.ResourceList
+		wantMinimum, wantLow, wantThrottle string
+	}{
+		"off":                             {podspec.MemoryQoS{}, list("", "64Mi"), list("", "128Mi"), nil, "0", "0", "max"},
+		"a burstable container":           {both, list("", "64Mi"), list("", "128Mi"), nil, "0", mi64, mi96},
+		"throttled only":                  {podspec.MemoryQoS{ThrottlingFactor: 0.5}, list("", "64Mi"), list("", "128Mi"), nil, "0", "0", mi96},
+		"reserved only":                   {podspec.MemoryQoS{ReserveRequests: true}, list("", "64Mi"), list("", "128Mi"), nil, "0", mi64, "max"},
+		"a guaranteed container":          {both, list("1", "64Mi"), list("1", "64Mi"), nil, mi64, "0", "max"},
+		"no limit":                        {both, list("", "128Mi"), nil, nil, "0", "134217728", mi576},
+		"best effort":                     {both, nil, nil, nil, "0", "0", "536870912"},
+		"the pod's cgroup has the limit":  {both, list("", "64Mi"), nil, list("", "256Mi"), "0", mi64, "max"},
+		"the pod has a limit of CPU only": {both, list("", "128Mi"), nil, list("1", ""), "0", "134217728", mi576},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := bare(func(p *corev1.Pod, ct *corev1.Container) {
+				ct.Resources = resources(tc.requests, tc.limits)
+				if tc.podLimits != nil {
+					pod := resources(tc.requests, tc.podLimits)
+					p.Spec.Resources = &pod
+				}
+			})
+			tr.Node.CgroupV2, tr.Node.MemoryQoS = true, tc.qos
+			tr.Options.Allocatable = list("", "1Gi")
+			got := tr.Resources(&tr.Pod.Spec.Containers[0]).GetUnified()
+			assert.Equal(t, map[string]string{
+				"memory.min": tc.wantMinimum, "memory.low": tc.wantLow, "memory.high": tc.wantThrottle, "memory.oom.group": "1",
+			}, got)
+			tr.Node.CgroupV2 = false
+			assert.Empty(t, tr.Resources(&tr.Pod.Spec.Containers[0]).GetUnified(), "version 1 has none of them")
+		})
+	}
+}
+
+// One process that runs out of memory takes its container along, unless it must not.
+func TestTranslator_SingleProcessOOMKill(t *testing.T) {
+	tr := bare(func(*corev1.Pod, *corev1.Container) {})
+	tr.Node.CgroupV2 = true
+	spec := &tr.Pod.Spec.Containers[0]
+	assert.Equal(t, "1", tr.Resources(spec).GetUnified()["memory.oom.group"])
+	tr.Node.SingleProcessOOMKill = true
+	assert.NotContains(t, tr.Resources(spec).GetUnified(), "memory.oom.group")
 }

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -36,6 +37,10 @@ type Node struct {
 	LimitsSwap   bool
 	SwapCapacity int64 // bytes; 0: no container may swap
 	CgroupV2     bool
+	// SingleProcessOOMKill leaves the other processes of a container running.
+	SingleProcessOOMKill bool
+	// MemoryQoS protects and throttles memory.
+	MemoryQoS podspec.MemoryQoS
 	// NoCPUQuota leaves CPU limits unenforced.
 	NoCPUQuota     bool
 	CPUQuotaPeriod time.Duration
