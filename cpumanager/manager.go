@@ -12,6 +12,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/internal/statefile"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/topology"
@@ -31,13 +32,11 @@ type Manager struct {
 
 	changed  chan struct{} // one slot: Run is to compare again
 	restored chan struct{} // closed when it is known which CPUs are in use
-	saving   sync.Mutex    // serialises writes of the state file; locked before mu
+	file     *statefile.File[savedState]
 
 	mu       sync.Mutex
 	topology topology.Topology
-	loaded   bool
 	pods     map[types.UID]podState
-	unsaved  bool // the state file lacks changes of pods
 }
 
 // podState has the assignments of a pod by container.
@@ -87,10 +86,12 @@ func New(cfg Config) (*Manager, error) {
 	if missing := cfg.Reserved.Minus(online); missing.Len() > 0 {
 		return nil, fmt.Errorf("cpumanager: Config.Reserved: CPUs %s are not online; there are %s", missing, online)
 	}
-	return &Manager{
+	m := &Manager{
 		cfg: cfg, topology: t, pods: map[types.UID]podState{},
 		changed: make(chan struct{}, 1), restored: make(chan struct{}),
-	}, nil
+	}
+	m.file = m.newFile()
+	return m, nil
 }
 
 // Inject implements podsync.Injector. A container that gets exclusive CPUs waits until it is
@@ -135,9 +136,9 @@ func (m *Manager) confirm(pod *corev1.Pod, container string) error {
 	if isNew {
 		a.reserved, a.previous = false, nil
 		m.pods[pod.UID][container] = a
-		m.unsaved = true
+		m.file.Changed()
 	}
-	unsaved := m.unsaved
+	unsaved := m.file.Unsaved()
 	m.mu.Unlock()
 	if unsaved {
 		notify.Send(m.changed)
@@ -314,9 +315,9 @@ func (m *Manager) Release(uid types.UID) error {
 	m.mu.Lock()
 	if _, ok := m.pods[uid]; ok {
 		delete(m.pods, uid)
-		m.unsaved = true
+		m.file.Changed()
 	}
-	unsaved := m.unsaved
+	unsaved := m.file.Unsaved()
 	m.mu.Unlock()
 	if !unsaved {
 		return nil

@@ -111,6 +111,7 @@ func (m *Manager) adopt(pods []runtime.Pod) {
 		m.pods[f.uid][f.container] = f.a
 		m.cfg.Logger.Info("exclusive cpus restored", logattr.PodUID(f.uid), slog.String("containerName", f.container), slog.String("cpus", f.a.CPUs.String()))
 	}
+	m.file.Changed() // by the next start nothing is to be found
 	close(m.restored)
 }
 

@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/internal/atomicfile"
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/statefile"
 	"github.com/sublet-dev/agent/topology"
 )
 
@@ -26,66 +26,53 @@ type savedState struct {
 	Pods    map[types.UID]podState `json:"pods"`
 }
 
-// load reads the state file once. An error is temporary: it is tried again by the next call.
-// A damaged file is renamed and its loss reported. Without a valid file, Run finds the
-// assignments in the runtime.
-func (m *Manager) load() error {
-	m.mu.Lock()
-	lost, err := m.loadLocked()
-	m.mu.Unlock()
-	if lost != nil && m.cfg.Hooks.StateLost != nil {
-		m.cfg.Hooks.StateLost(lost)
+func (m *Manager) newFile() *statefile.File[savedState] {
+	return &statefile.File[savedState]{
+		Path: m.cfg.StateFile, Limit: maxStateBytes, Mu: &m.mu,
+		Parse: parseState, Restore: m.restore, Snapshot: m.snapshot, Lost: m.cfg.Hooks.StateLost,
 	}
-	return err
 }
 
-// loadLocked is load with m.mu locked. It returns why the state was lost, if it was.
-func (m *Manager) loadLocked() (lost, err error) {
-	if m.loaded {
-		return nil, nil
+// load reads the state file once. An error is temporary.
+func (m *Manager) load() error {
+	if err := m.file.Load(); err != nil {
+		return fmt.Errorf("cpumanager: assignments cannot be read, and no exclusive CPUs are assigned until they can be: %w", err)
 	}
-	var pods map[types.UID]podState
-	err = atomicfile.Load(m.cfg.StateFile, maxStateBytes, func(text []byte) error {
-		var err error
-		pods, err = parseState(text)
-		return err
-	})
-	damaged, isDamaged := errors.AsType[*atomicfile.DamagedError](err)
+	return nil
+}
+
+// restore takes over the assignments of the state file. Without a valid file, Run finds them in
+// the runtime. m.mu is locked.
+func (m *Manager) restore(state savedState, err error) {
 	switch {
-	case isDamaged:
-		m.cfg.Logger.Error("cpu assignments lost", logattr.Err(damaged))
-		lost = damaged
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return nil, fmt.Errorf("cpumanager: assignments cannot be read, and no exclusive CPUs are assigned until they can be: %w", err)
-	default:
-		m.pods = pods
+	case err == nil:
+		m.pods = state.Pods
 		close(m.restored)
+	case !errors.Is(err, fs.ErrNotExist):
+		m.cfg.Logger.Error("cpu assignments lost", logattr.Err(err))
 	}
-	m.loaded = true
-	return lost, nil
 }
 
 // parseState returns the assignments of a state file, or an error if they cannot be those
 // that this package has written.
-func parseState(text []byte) (map[types.UID]podState, error) {
+func parseState(text []byte) (savedState, error) {
 	var state savedState
 	if err := json.Unmarshal(text, &state); err != nil {
-		return nil, err
+		return savedState{}, err
 	}
 	if state.Version != stateVersion {
-		return nil, fmt.Errorf("version %d, want %d", state.Version, stateVersion)
+		return savedState{}, fmt.Errorf("version %d, want %d", state.Version, stateVersion)
 	}
 	pods, owners := map[types.UID]podState{}, map[int]types.UID{}
 	for uid, p := range state.Pods {
 		for container, a := range p {
 			if uid == "" || container == "" || a.CPUs.Len() == 0 || a.Memory < 0 {
-				return nil, fmt.Errorf("invalid assignment of pod %q, container %q", uid, container)
+				return savedState{}, fmt.Errorf("invalid assignment of pod %q, container %q", uid, container)
 			}
 			// Containers of one pod may have the same, one after the other.
 			for _, cpu := range a.CPUs.IDs() {
 				if owner, ok := owners[cpu]; ok && owner != uid {
-					return nil, fmt.Errorf("CPU %d is assigned to the pods %s and %s", cpu, owner, uid)
+					return savedState{}, fmt.Errorf("CPU %d is assigned to the pods %s and %s", cpu, owner, uid)
 				}
 				owners[cpu] = uid
 			}
@@ -94,14 +81,12 @@ func parseState(text []byte) (map[types.UID]podState, error) {
 			pods[uid] = p
 		}
 	}
-	return pods, nil
+	state.Pods = pods
+	return state, nil
 }
 
-// save writes the state file, without what is only reserved.
-func (m *Manager) save() error {
-	m.saving.Lock()
-	defer m.saving.Unlock()
-	m.mu.Lock()
+// snapshot returns the state without what is only reserved. m.mu is locked.
+func (m *Manager) snapshot() savedState {
 	state := savedState{Version: stateVersion, Pods: map[types.UID]podState{}}
 	for uid, p := range m.pods {
 		for container, a := range p {
@@ -114,16 +99,12 @@ func (m *Manager) save() error {
 			state.Pods[uid][container] = a
 		}
 	}
-	m.unsaved = false
-	m.mu.Unlock()
-	text, err := json.Marshal(state)
-	if err == nil {
-		err = atomicfile.Write(m.cfg.StateFile, text)
-	}
-	if err != nil {
-		m.mu.Lock()
-		m.unsaved = true
-		m.mu.Unlock()
+	return state
+}
+
+// save writes the state file if something has changed.
+func (m *Manager) save() error {
+	if err := m.file.Save(); err != nil {
 		return fmt.Errorf("cpumanager: store assignments: %w", err)
 	}
 	return nil

@@ -270,7 +270,9 @@ func (m *Manager) record(uid types.UID, container string, name corev1.ResourceNa
 		m.pods[uid][container] = map[corev1.ResourceName]allocation{}
 	}
 	m.pods[uid][container][name] = a
-	m.unsaved = m.unsaved || a.Injection != nil
+	if a.Injection != nil {
+		m.file.Changed()
+	}
 }
 
 // cancel undoes an allocation that failed. What was set aside before stays so. m.mu is locked.
@@ -338,16 +340,12 @@ func (m *Manager) Release(uid types.UID) error {
 	m.mu.Lock()
 	if _, ok := m.pods[uid]; ok {
 		delete(m.pods, uid)
-		m.unsaved = true
+		m.file.Changed()
 	}
 	for _, r := range m.resources {
 		delete(r.unknown, uid)
 	}
-	unsaved := m.unsaved
 	m.mu.Unlock()
-	if !unsaved {
-		return nil
-	}
 	return m.save()
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/statefile"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/topology"
 )
@@ -109,14 +110,12 @@ var (
 type Manager struct {
 	cfg Config
 
-	saving sync.Mutex // serialises writes of the state file; locked before mu
+	file *statefile.File[savedState]
 
 	mu        sync.Mutex
-	loaded    bool      // the state file was read
-	lostAt    time.Time // set if it was damaged
+	lostAt    time.Time // set if the state file was damaged
 	resources map[corev1.ResourceName]*resourceState
 	pods      map[types.UID]podState
-	unsaved   bool // the state file lacks changes of pods
 	listeners []func(uid types.UID)
 }
 
@@ -146,7 +145,9 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
-	return &Manager{cfg: cfg, resources: map[corev1.ResourceName]*resourceState{}, pods: map[types.UID]podState{}}, nil
+	m := &Manager{cfg: cfg, resources: map[corev1.ResourceName]*resourceState{}, pods: map[types.UID]podState{}}
+	m.file = m.newFile()
+	return m, nil
 }
 
 // Update sets the devices of a resource and the plugin that provides them. The devices

@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/internal/atomicfile"
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/statefile"
 )
 
 const (
@@ -34,45 +34,33 @@ type savedState struct {
 	Pods      map[types.UID]podState `json:"pods"`
 }
 
-// load reads the state file once. An error is temporary: it is tried again by the next
-// call. A damaged file is renamed and its loss reported.
-func (m *Manager) load() error {
-	m.mu.Lock()
-	lost, err := m.loadLocked()
-	m.mu.Unlock()
-	if lost != nil && m.cfg.Hooks.StateLost != nil {
-		m.cfg.Hooks.StateLost(lost)
+func (m *Manager) newFile() *statefile.File[savedState] {
+	return &statefile.File[savedState]{
+		Path: m.cfg.StateFile, Limit: maxStateBytes, Mu: &m.mu,
+		Parse: parseState, Restore: m.restore, Snapshot: m.snapshot, Lost: m.cfg.Hooks.StateLost,
 	}
-	return err
 }
 
-// loadLocked is load with m.mu locked. It returns why the state was lost, if it was.
-func (m *Manager) loadLocked() (lost, err error) {
-	if m.loaded {
-		return nil, nil
+// load reads the state file once. An error is temporary.
+func (m *Manager) load() error {
+	if err := m.file.Load(); err != nil {
+		return fmt.Errorf("devices: allocations cannot be read, and nothing is allocated until they can be: %w", err)
 	}
-	var state savedState
-	err = atomicfile.Load(m.cfg.StateFile, maxStateBytes, func(text []byte) (err error) {
-		state, err = parseState(text)
-		return err
-	})
-	damaged, isDamaged := errors.AsType[*atomicfile.DamagedError](err)
-	switch {
-	case isDamaged:
-		m.cfg.Logger.Error("device allocations lost", logattr.Err(damaged))
-		lost = damaged
+	return nil
+}
+
+// restore takes over the allocations of the state file. m.mu is locked.
+func (m *Manager) restore(state savedState, err error) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.cfg.Logger.Error("device allocations lost", logattr.Err(err))
 		m.lostAt = time.Now()
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("devices: allocations cannot be read, and nothing is allocated until they can be: %w", err)
 	}
-	m.loaded = true
 	for _, name := range state.Resources {
 		if m.resources[name] == nil && IsExtendedResource(name) {
 			m.resources[name] = &resourceState{}
 		}
 	}
 	maps.Copy(m.pods, confirmed(state.Pods))
-	return lost, nil
 }
 
 func parseState(text []byte) (savedState, error) {
@@ -86,23 +74,15 @@ func parseState(text []byte) (savedState, error) {
 	return state, nil
 }
 
-// save writes the state file. Reservations that a plugin has not confirmed are left out:
-// nothing was created with them.
+// snapshot returns the state without reservations that a plugin has not confirmed: nothing was
+// created with them. m.mu is locked.
+func (m *Manager) snapshot() savedState {
+	return savedState{Version: stateVersion, Resources: slices.Sorted(maps.Keys(m.resources)), Pods: confirmed(m.pods)}
+}
+
+// save writes the state file if something has changed.
 func (m *Manager) save() error {
-	m.saving.Lock()
-	defer m.saving.Unlock()
-	m.mu.Lock()
-	state := savedState{Version: stateVersion, Resources: slices.Sorted(maps.Keys(m.resources)), Pods: confirmed(m.pods)}
-	m.unsaved = false
-	m.mu.Unlock()
-	text, err := json.Marshal(state)
-	if err == nil {
-		err = atomicfile.Write(m.cfg.StateFile, text)
-	}
-	if err != nil {
-		m.mu.Lock()
-		m.unsaved = true
-		m.mu.Unlock()
+	if err := m.file.Save(); err != nil {
 		return fmt.Errorf("devices: store allocations: %w", err)
 	}
 	return nil

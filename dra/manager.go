@@ -16,6 +16,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/statefile"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -24,13 +25,11 @@ import (
 type Manager struct {
 	cfg Config
 
-	saving sync.Mutex // serialises writes of the state file; locked before mu
+	file *statefile.File[savedState]
 
 	mu      sync.Mutex
-	loaded  bool
 	drivers map[string][]*driver
 	claims  map[types.UID]*claimState
-	unsaved bool // the state file lacks changes
 }
 
 // New returns a Manager. It checks cfg and does no I/O.
@@ -38,7 +37,9 @@ func New(cfg Config) (*Manager, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	return &Manager{cfg: cfg, drivers: map[string][]*driver{}, claims: map[types.UID]*claimState{}}, nil
+	m := &Manager{cfg: cfg, drivers: map[string][]*driver{}, claims: map[types.UID]*claimState{}}
+	m.file = m.newFile()
+	return m, nil
 }
 
 // Inject implements podsync.Injector: it returns the CDI devices of the claims that the
@@ -172,7 +173,7 @@ func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *clai
 		}
 		m.mu.Lock()
 		state.Drivers[driver] = &devices
-		m.unsaved = true
+		m.file.Changed()
 		m.mu.Unlock()
 	}
 	if err := m.save(); err != nil {
@@ -195,11 +196,11 @@ func (m *Manager) use(pod *corev1.Pod, claim *resourcev1.ResourceClaim) *claimSt
 			state.Drivers[r.Driver] = nil
 		}
 		m.claims[claim.UID] = state
-		m.unsaved = true
+		m.file.Changed()
 	}
 	if !slices.Contains(state.Pods, pod.UID) {
 		state.Pods = append(state.Pods, pod.UID)
-		m.unsaved = true
+		m.file.Changed()
 	}
 	return state
 }
@@ -258,6 +259,6 @@ func (m *Manager) releaseClaim(c *claimState, uid types.UID) error {
 	if len(c.Pods) == 0 {
 		delete(m.claims, c.UID)
 	}
-	m.unsaved = true
+	m.file.Changed()
 	return nil
 }

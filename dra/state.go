@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	api "k8s.io/kubelet/pkg/apis/dra/v1"
 
-	"github.com/sublet-dev/agent/internal/atomicfile"
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/statefile"
 )
 
 const (
@@ -82,102 +82,81 @@ func isCDIName(text string) bool {
 	return ok && slash && vendor != "" && class != "" && name != ""
 }
 
-// load reads the state file once. An error is temporary: it is tried again by the next call. A
-// damaged file is renamed and its loss reported: claims of running pods are prepared again
-// when a container of theirs is created, and released at their end from then on.
+func (m *Manager) newFile() *statefile.File[savedState] {
+	return &statefile.File[savedState]{
+		Path: m.cfg.StateFile, Limit: maxStateBytes, Mu: &m.mu,
+		Parse: parseState, Restore: m.restore, Snapshot: m.snapshot, Lost: m.cfg.Hooks.StateLost,
+	}
+}
+
+// load reads the state file once. An error is temporary.
 func (m *Manager) load() error {
-	m.mu.Lock()
-	lost, err := m.loadLocked()
-	m.mu.Unlock()
-	if lost != nil && m.cfg.Hooks.StateLost != nil {
-		m.cfg.Hooks.StateLost(lost)
+	if err := m.file.Load(); err != nil {
+		return fmt.Errorf("dra: prepared claims cannot be read, and none is prepared until they can be: %w", err)
 	}
-	return err
+	return nil
 }
 
-// loadLocked is load with m.mu locked. It returns why the state was lost, if it was.
-func (m *Manager) loadLocked() (lost, err error) {
-	if m.loaded {
-		return nil, nil
+// restore takes over the claims of the state file. If they are lost, those of running pods are
+// prepared again when a container of theirs is created, and released at their end from then on.
+// m.mu is locked.
+func (m *Manager) restore(state savedState, err error) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.cfg.Logger.Error("prepared resource claims lost", logattr.Err(err))
 	}
-	var claims map[types.UID]*claimState
-	var boot string
-	err = atomicfile.Load(m.cfg.StateFile, maxStateBytes, func(text []byte) (err error) {
-		claims, boot, err = parseState(text)
-		return err
-	})
-	damaged, isDamaged := errors.AsType[*atomicfile.DamagedError](err)
-	switch {
-	case isDamaged:
-		m.cfg.Logger.Error("prepared resource claims lost", logattr.Err(damaged))
-		lost = damaged
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("dra: prepared claims cannot be read, and none is prepared until they can be: %w", err)
+	for _, c := range state.Claims {
+		m.claims[c.UID] = c
 	}
-	m.loaded = true
-	if boot != m.cfg.BootID && boot != "" && m.cfg.BootID != "" {
-		m.forgetPrepared(claims)
+	if state.Boot != m.cfg.BootID && state.Boot != "" && m.cfg.BootID != "" {
+		m.forgetPrepared()
 	}
-	maps.Copy(m.claims, claims)
-	return lost, nil
 }
 
-// forgetPrepared marks claims as not prepared. A driver loses with a boot what it prepared, among
-// it the CDI specifications below /run, and prepares twice without harm.
-func (m *Manager) forgetPrepared(claims map[types.UID]*claimState) {
-	for _, c := range claims {
+// forgetPrepared marks all claims as not prepared. A driver loses with a boot what it prepared, among
+// it the CDI specifications below /run, and prepares twice without harm. m.mu is locked.
+func (m *Manager) forgetPrepared() {
+	for _, c := range m.claims {
 		for driver := range c.Drivers {
 			c.Drivers[driver] = nil
 		}
 	}
-	m.unsaved = true
+	m.file.Changed()
 }
 
-func parseState(text []byte) (claims map[types.UID]*claimState, boot string, err error) {
+func parseState(text []byte) (savedState, error) {
 	var state savedState
 	if err := json.Unmarshal(text, &state); err != nil {
-		return nil, "", err
+		return savedState{}, err
 	}
 	if state.Version != stateVersion {
-		return nil, "", fmt.Errorf("version %d, want %d", state.Version, stateVersion)
+		return savedState{}, fmt.Errorf("version %d, want %d", state.Version, stateVersion)
 	}
-	claims = map[types.UID]*claimState{}
+	seen := map[types.UID]bool{}
 	for _, c := range state.Claims {
-		if c == nil || c.UID == "" || c.Name == "" || c.Namespace == "" || claims[c.UID] != nil {
-			return nil, "", errors.New("invalid claim")
+		if c == nil || c.UID == "" || c.Name == "" || c.Namespace == "" || seen[c.UID] {
+			return savedState{}, errors.New("invalid claim")
 		}
+		seen[c.UID] = true
 		if c.Drivers == nil {
 			c.Drivers = map[string]*[]device{}
 		}
 		c.inUse = make(chan struct{}, 1)
-		claims[c.UID] = c
 	}
-	return claims, state.Boot, nil
+	return state, nil
 }
 
-// save writes the state file if something has changed.
-func (m *Manager) save() error {
-	m.saving.Lock()
-	defer m.saving.Unlock()
-	m.mu.Lock()
-	if !m.unsaved {
-		m.mu.Unlock()
-		return nil
-	}
+// snapshot returns the state to be stored. It shares the claims. m.mu is locked.
+func (m *Manager) snapshot() savedState {
 	state := savedState{Version: stateVersion, Boot: m.cfg.BootID}
 	for _, uid := range slices.Sorted(maps.Keys(m.claims)) {
 		state.Claims = append(state.Claims, m.claims[uid])
 	}
-	text, err := json.Marshal(state)
-	m.unsaved = false
-	m.mu.Unlock()
-	if err == nil {
-		err = atomicfile.Write(m.cfg.StateFile, text)
-	}
-	if err != nil {
-		m.mu.Lock()
-		m.unsaved = true
-		m.mu.Unlock()
+	return state
+}
+
+// save writes the state file if something has changed.
+func (m *Manager) save() error {
+	if err := m.file.Save(); err != nil {
 		return fmt.Errorf("dra: store prepared claims: %w", err)
 	}
 	return nil
