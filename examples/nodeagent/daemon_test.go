@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/logtest"
 )
 
 func TestExitCode(t *testing.T) {
@@ -28,24 +27,6 @@ func TestExitCode(t *testing.T) {
 	assert.Equal(t, 2, exitCode(fmt.Errorf("start: %w", usageError{errors.New("bad")})))
 	assert.Equal(t, 3, exitCode(fmt.Errorf("lock: %w", agent.ErrRootInUse)))
 	assert.Equal(t, 4, exitCode(fmt.Errorf("owner: %w", agent.ErrOwnerID)))
-}
-
-// lockedBuffer is written by the agent and read by the test.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // The whole daemon as systemd sees it: it is ready, feeds the watchdog, reads its configuration on SIGHUP and stops.
@@ -79,7 +60,7 @@ func TestRun_UnderSystemd(t *testing.T) {
 	f.runtimeEndpoint = "" // simulated
 	reloads := make(chan os.Signal)
 	f.daemon.reloads = reloads
-	var out lockedBuffer
+	var out logtest.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, f, &out) }()

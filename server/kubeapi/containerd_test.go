@@ -24,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/node"
 )
 
@@ -230,7 +231,7 @@ func (c *cluster) cp(t *testing.T) {
 // 100 connections at the same time through one port-forward.
 func (c *cluster) portForward(t *testing.T) {
 	cmd := c.command(t, "port-forward pod/web-edge-1 :8080 --address=127.0.0.1")
-	var out, errs buffer
+	var out, errs logtest.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	require.NoError(t, cmd.Start())
 	defer func() {
@@ -284,7 +285,7 @@ func (c *cluster) inspect(t *testing.T) {
 
 func (c *cluster) change(t *testing.T) {
 	watch := c.command(t, "get pods -w --field-selector=metadata.name=job")
-	var out buffer
+	var out logtest.Buffer
 	watch.Stdout = &out
 	require.NoError(t, watch.Start())
 	defer func() {

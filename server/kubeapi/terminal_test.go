@@ -3,13 +3,11 @@
 package kubeapi_test
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,31 +15,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/sublet-dev/agent/internal/logtest"
 )
-
-// buffer is a buffer that a process writes and a test reads.
-type buffer struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
 
 // terminal is a kubectl on a terminal.
 type terminal struct {
 	master *os.File
 	cmd    *exec.Cmd
-	out    buffer
+	out    logtest.Buffer
 	read   chan struct{} // closed when all output is read
 }
 
