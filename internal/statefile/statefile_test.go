@@ -57,13 +57,13 @@ func TestFile_IsReadOnce(t *testing.T) {
 	require.ErrorIs(t, c.restored[0], fs.ErrNotExist)
 	require.NoError(t, c.add())
 	require.NoError(t, c.file.Load())
-	assert.Len(t, c.restored, 1, "not read again")
+	assert.Len(t, c.restored, 1, "not read restarted")
 
-	again := newCounter(path)
-	require.NoError(t, again.file.Load())
-	assert.Equal(t, []error{nil}, again.restored)
-	assert.Equal(t, 1, again.value)
-	assert.Empty(t, again.lost)
+	restarted := newCounter(path)
+	require.NoError(t, restarted.file.Load())
+	assert.Equal(t, []error{nil}, restarted.restored)
+	assert.Equal(t, 1, restarted.value)
+	assert.Empty(t, restarted.lost)
 }
 
 func TestFile_DamageIsReportedOnce(t *testing.T) {
@@ -137,8 +137,8 @@ func ExampleFile() {
 	defer os.RemoveAll(dir)
 	c := newCounter(filepath.Join(dir, "starts"))
 	fmt.Println(c.file.Load(), c.add())
-	again := newCounter(c.file.Path)
-	fmt.Println(again.file.Load(), again.value)
+	restarted := newCounter(c.file.Path)
+	fmt.Println(restarted.file.Load(), restarted.value)
 	// Output:
 	// <nil> <nil>
 	// <nil> 1
