@@ -57,7 +57,7 @@ func TestFile_IsReadOnce(t *testing.T) {
 	require.ErrorIs(t, c.restored[0], fs.ErrNotExist)
 	require.NoError(t, c.add())
 	require.NoError(t, c.file.Load())
-	assert.Len(t, c.restored, 1, "not read restarted")
+	assert.Len(t, c.restored, 1, "not read a second time")
 
 	restarted := newCounter(path)
 	require.NoError(t, restarted.file.Load())
@@ -84,7 +84,7 @@ func TestFile_DamageIsReportedOnce(t *testing.T) {
 	}
 }
 
-func TestFile_IsReadAgainAfterATemporaryError(t *testing.T) {
+func TestFile_RetriesAfterATemporaryError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	require.NoError(t, os.Mkdir(path, 0o700)) // not a file
 	c := newCounter(path)
