@@ -131,12 +131,12 @@ func parseState(text []byte) (savedState, error) {
 	if state.Version != stateVersion {
 		return savedState{}, fmt.Errorf("version %d, want %d", state.Version, stateVersion)
 	}
-	seen := map[types.UID]bool{}
+	known := map[types.UID]bool{}
 	for _, c := range state.Claims {
-		if c == nil || c.UID == "" || c.Name == "" || c.Namespace == "" || seen[c.UID] {
+		if c == nil || c.UID == "" || c.Name == "" || c.Namespace == "" || known[c.UID] {
 			return savedState{}, errors.New("invalid claim")
 		}
-		seen[c.UID] = true
+		known[c.UID] = true
 		if c.Drivers == nil {
 			c.Drivers = map[string]*[]device{}
 		}
