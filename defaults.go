@@ -99,10 +99,11 @@ func NewCgroups(c *Components) (Cgroups, error) {
 	if c.Node.DisableCgroups {
 		return nil, nil
 	}
+	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
 	return configured(c, cgroup.New, cgroup.Config{
 		Parent: c.Node.CgroupRoot, Driver: c.Node.CgroupDriver, RuntimeDriver: cgroup.RuntimeDriverOf(c.Runtime),
 		Allocatable: c.Node.EffectivePodsCgroupLimits(), PodPidsLimit: c.Node.PodPidsLimit, Owner: c.Owner, Logger: c.Logger,
-		MemoryQoS: c.Node.MemoryQoS,
+		MemoryQoS: c.Node.MemoryQoS, HasExclusiveCPUs: podsync.PodHasExclusiveCPUs(c.Logger, injectors.Injectors),
 	})
 }
 

@@ -238,6 +238,29 @@ func TestNew_ReportsAllErrors(t *testing.T) {
 	}
 }
 
+// A pod with CPUs for itself has no quota, which is removed if the pod had one.
+func TestManager_NoQuotaOnExclusiveCPUs(t *testing.T) {
+	root := madeUpV2(t, "/kubepods/podu2", "/kubepods/burstable", "/kubepods/besteffort")
+	has := false
+	m, err := cgroup.New(cgroup.Config{Root: root, HasExclusiveCPUs: func(pod *corev1.Pod) bool { return has && pod.UID == "u2" }})
+	require.NoError(t, err)
+	ensure := func() {
+		t.Helper()
+		_, err := m.Ensure(t.Context(), guaranteed("u2"))
+		require.NoError(t, err)
+	}
+	quota := func() string { return read(t, root, "/kubepods/podu2/cpu.max") }
+	ensure()
+	assert.Equal(t, "50000 100000", quota())
+	has = true
+	ensure()
+	assert.Equal(t, "max 100000", quota())
+	assert.Equal(t, "67108864", read(t, root, "/kubepods/podu2/memory.max"))
+	has = false
+	ensure()
+	assert.Equal(t, "50000 100000", quota())
+}
+
 // CR-1: on the cgroups of the kernel limits are set, remaining processes are killed, and
 // no directory is left in any hierarchy, including those that a runtime has created.
 func TestManager_OnTheKernel(t *testing.T) {

@@ -46,6 +46,10 @@ type Config struct {
 	// Allocatable limits all pods together: cpu by weight, memory in bytes, and pid (a
 	// number of processes). Default: no limit.
 	Allocatable corev1.ResourceList
+	// HasExclusiveCPUs reports whether a container of the pod has CPUs for itself. Such a pod
+	// gets no CPU limit, which would stop that container while its CPUs are idle; the other
+	// containers have limits of their own. It must not block. Default: no pod has.
+	HasExclusiveCPUs func(pod *corev1.Pod) bool
 	// Owner returns the mark of the cgroups that this agent creates. It is stored in an
 	// extended attribute, by which a new process recognizes them. Cgroups with another mark
 	// or none, for example a kubelet's below the same Parent, are not removed, and their
@@ -192,6 +196,9 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 	now := podGroup{
 		qos: qos, group: group, requests: requests{milliCPU(asked), memoryBytes(asked)},
 		limits: podLimits(pod, m.cfg.PodPidsLimit, m.cfg.MemoryQoS, t.pageSizes()),
+	}
+	if f := m.cfg.HasExclusiveCPUs; f != nil && f(pod) {
+		now.limits.quota = 0
 	}
 	had := m.put(pod.UID, now)
 	if err := m.setTiers(t); err != nil {

@@ -339,3 +339,23 @@ func (m *Manager) AllocatableCPUs() topology.Set {
 	defer m.mu.Unlock()
 	return m.topology.Online().Minus(m.cfg.Reserved)
 }
+
+// HasExclusiveCPUs implements podsync.CPUAssigner.
+func (m *Manager) HasExclusiveCPUs(pod *corev1.Pod, container *corev1.Container) bool {
+	if ExclusiveCPUs(pod, container) == 0 || m.load() != nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.pods[pod.UID][container.Name].effective().CPUs.Intersect(m.topology.Online()).Len() > 0
+}
+
+// PodHasExclusiveCPUs implements podsync.CPUAssigner.
+func (m *Manager) PodHasExclusiveCPUs(pod *corev1.Pod) bool {
+	for c := range podspec.Containers(pod) {
+		if ExclusiveCPUs(pod, c) > 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -261,3 +261,39 @@ func TestInject_WaitsForRestore(t *testing.T) {
 		require.InDelta(t, 5.5, time.Since(begin).Seconds(), 1, "it is tried again each second")
 	})
 }
+
+// What counts for the quota of a container is whether it has CPUs for itself, not whether it asks
+// for them.
+func TestManager_HasExclusiveCPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file, machine := stateFile(t), newMachine(1, 4)
+		all := machine.t
+		m := newManager(t, machine, file)
+		start(t, m, new(fakeRuntime))
+		p, shared := pod("p", container("c", "2"), container("d", "500m")), shares("s")
+		c, d := &p.Spec.Containers[0], &p.Spec.Containers[1]
+		require.True(t, m.PodHasExclusiveCPUs(p), "it will have")
+		require.False(t, m.PodHasExclusiveCPUs(shared))
+		require.False(t, m.HasExclusiveCPUs(p, c))
+		require.NoError(t, m.Reserve(p, c, topology.NewSet(0)))
+		require.False(t, m.HasExclusiveCPUs(p, c), "only reserved")
+		require.Equal(t, "1-2", inject(t, m, p))
+		require.True(t, m.HasExclusiveCPUs(p, c))
+		require.False(t, m.HasExclusiveCPUs(p, d))
+		require.False(t, m.HasExclusiveCPUs(shared, &shared.Spec.Containers[0]))
+
+		restarted := newManager(t, machine, file)
+		require.True(t, restarted.HasExclusiveCPUs(p, c), "also after a restart, at once")
+		fewer := container("c", "1500m")
+		require.False(t, restarted.HasExclusiveCPUs(pod("p", fewer), &fewer), "its new limit counts")
+
+		init := pod("i", container("c", "500m"))
+		init.Spec.InitContainers = []corev1.Container{container("first", "1")}
+		require.True(t, m.PodHasExclusiveCPUs(init))
+
+		machine.online(topology.NewSet(0, 3), all)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.False(t, m.HasExclusiveCPUs(p, c), "its own are unplugged: it shares")
+	})
+}

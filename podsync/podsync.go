@@ -113,6 +113,17 @@ type Releaser interface {
 	Release(uid types.UID) error
 }
 
+// CPUAssigner is an Injector that gives containers CPUs for themselves. The CPU limits of these
+// are not enforced, because a quota would stop them while their CPUs are idle. Its methods are
+// called often and must not block.
+type CPUAssigner interface {
+	// HasExclusiveCPUs reports whether a container has CPUs for itself now.
+	HasExclusiveCPUs(pod *corev1.Pod, container *corev1.Container) bool
+	// PodHasExclusiveCPUs reports whether a container of the pod has CPUs for itself, or will
+	// when it is created. Then the pod has no CPU quota: those of its other containers count.
+	PodHasExclusiveCPUs(pod *corev1.Pod) bool
+}
+
 // ResourceProvider is an Injector of resources that the node has, such as devices. Its
 // methods are called often and must not block.
 type ResourceProvider interface {

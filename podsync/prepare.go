@@ -58,6 +58,7 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (op
 		}
 	}
 	s.setInjection(&opts, pod)
+	s.setCPUQuota(&opts, pod)
 	opts.PullSecrets = s.pullSecrets(ctx, pod, st)
 	return opts, "", nil
 }

@@ -42,6 +42,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	}
 	st.inRuntime = len(observed.Sandboxes) > 0
 	s.logExits(pod, st, observed)
+	observed = s.markExclusiveCPUs(pod, observed)
 	report := runtime.Report{Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod), Blocked: st.blocked}
 	status := s.cfg.Statuses.Observe(pod, report)
 	if podspec.IsTerminalPhase(status.Phase) {
@@ -114,9 +115,10 @@ func (s *Syncer) syncAdmitted(ctx context.Context, pod *corev1.Pod, observed run
 		return s.syncPod(ctx, syncer, pod, observed, st, report)
 	}
 	now := time.Now()
+	injections := s.currentInjections(ctx, pod, observed)
+	observed = s.markExclusiveCPUs(pod, observed) // some may be new
 	input := runtime.PlanInput{
-		Pod: st.withEnds(observed, now), Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts,
-		Injections: s.currentInjections(ctx, pod, observed),
+		Pod: st.withEnds(observed, now), Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts, Injections: injections,
 	}
 	plan := runtime.Plan(pod, input, now)
 	s.logPlan(ctx, pod, plan)

@@ -33,6 +33,7 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, observed runtim
 	defer st.collectErrors()()
 	s.logExits(pod, st, observed)
 	if !orphan {
+		observed = s.markExclusiveCPUs(pod, observed)
 		s.cfg.Statuses.Observe(pod, runtime.Report{Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod), Termination: &t})
 	}
 	if s.cfg.Probes != nil {

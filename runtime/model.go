@@ -89,7 +89,10 @@ type Resources struct {
 	// NoCPUQuota means that the node enforces no CPU limits, so that a nil CPULimit has
 	// no meaning.
 	NoCPUQuota bool
-	Cpuset     Cpuset // as the runtime reports it
+	// ExclusiveCPUs means that the container is to have no CPU limit, because it has CPUs for
+	// itself. A runtime does not set it.
+	ExclusiveCPUs bool
+	Cpuset        Cpuset // as the runtime reports it
 }
 
 // Image is one image on the node.

@@ -19,9 +19,9 @@ const (
 // resize plans the change of a running container's resources to those of the spec: in
 // place, or by a restart if its resize policy requires one.
 func (p *planner) resize(c *corev1.Container, kind ContainerType, have *Container) {
-	cpu, memory := resized(p.pod, c, kind, have.Resources)
+	cpu, memory, quota := resized(p.pod, c, kind, have.Resources)
 	switch {
-	case !cpu && !memory:
+	case !cpu && !memory && !quota:
 	case cpu && restartsFor(c, corev1.ResourceCPU), memory && restartsFor(c, corev1.ResourceMemory):
 		p.kill(have, ReasonResized, "its resources changed and its resize policy asks for a restart", p.grace)
 		p.start(c, kind, have.BackOffStep, ReasonResized)
@@ -36,17 +36,19 @@ func (p *planner) resize(c *corev1.Container, kind ContainerType, have *Containe
 // including added and removed limits: whether Plan would change them. Values that the
 // runtime does not report count as equal. It is pure.
 func NeedsResize(pod *corev1.Pod, c *corev1.Container, kind ContainerType, have *Resources) bool {
-	cpu, memory := resized(pod, c, kind, have)
-	return cpu || memory
+	cpu, memory, quota := resized(pod, c, kind, have)
+	return cpu || memory || quota
 }
 
 // resized reports which resources of a running container differ from its spec. Init
-// containers and ephemeral ones are not resized.
-func resized(pod *corev1.Pod, c *corev1.Container, kind ContainerType, have *Resources) (cpu, memory bool) {
+// containers and ephemeral ones are not resized. quota means that there is a CPU limit
+// although the container has CPUs for itself, which never takes a restart.
+func resized(pod *corev1.Pod, c *corev1.Container, kind ContainerType, have *Resources) (cpu, memory, quota bool) {
 	if have == nil || kind == Init || kind == Ephemeral {
-		return false, false
+		return false, false, false
 	}
-	return differ(pod, c, have)
+	cpu, memory = differ(pod, c, have)
+	return cpu, memory, have.ExclusiveCPUs && !have.NoCPUQuota && have.CPULimit != nil
 }
 
 // differ compares actual and desired resources. The CPU request is always set: a runtime
@@ -61,7 +63,7 @@ func differ(pod *corev1.Pod, c *corev1.Container, have *Resources) (cpu, memory 
 	if reported {
 		cpu = apart(shared(request.MilliValue()), shared(have.CPURequest.MilliValue()), milliCPUSlack)
 	}
-	if !have.NoCPUQuota {
+	if !have.NoCPUQuota && !have.ExclusiveCPUs {
 		cpu = cpu || bound(limit.MilliValue(), have.CPULimit, (*resource.Quantity).MilliValue, reported).differ(leastMilliCPULimit, milliCPUSlack)
 	}
 	limit = limitOf(pod, c, corev1.ResourceMemory)

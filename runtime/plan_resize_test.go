@@ -66,6 +66,8 @@ func memoryRequest(s string) func(*runtime.Resources) {
 
 func noQuota(r *runtime.Resources) { r.NoCPUQuota = true }
 
+func exclusive(r *runtime.Resources) { r.ExclusiveCPUs = true }
+
 // RT-2: resources change in place.
 func TestResize(t *testing.T) {
 	pod := newPod(always, regular("a", limits("500m", "64Mi")))
@@ -117,6 +119,15 @@ func TestResize(t *testing.T) {
 		{"one limit added, one taken away", newPod(always, regular("a", requests("500m", "64Mi"), limits("500m", ""))), view(has("500m", "", "64Mi")), "update a#0"},
 		{"the pod's limit holds for who has none", newPod(always, podLimits("1", "1Gi"), regular("a")), view(has("1", "1", "1Gi")), ""},
 		{"the pod's limit changed", newPod(always, podLimits("2", "1Gi"), regular("a")), view(has("1", "1", "1Gi")), "update a#0"},
+		{"no quota on CPUs of its own", pod, view(has("500m", "", "64Mi", exclusive)), ""},
+		{"a quota on CPUs of its own", pod, view(has("500m", "500m", "64Mi", exclusive)), "update a#0"},
+		{
+			"a quota on CPUs of its own, although a changed limit takes a restart", newPod(always, regular("a", limits("500m", "64Mi"), restartOn("cpu"))),
+			view(has("500m", "500m", "64Mi", exclusive)), "update a#0",
+		},
+		{"another request on CPUs of its own", newPod(always, regular("a", limits("1", "64Mi"), restartOn("cpu"))), view(has("500m", "", "64Mi", exclusive)), "kill a#0; start a#1"},
+		{"a quota on CPUs of its own that the node does not enforce", pod, view(has("500m", "500m", "64Mi", exclusive, noQuota)), ""},
+		{"CPUs of its own no more", pod, view(has("500m", "", "64Mi")), "update a#0"},
 		{"init containers are not resized", newPod(always, initC("a", limits("1", "1Gi")), regular("b")), view(has("2m", "10m", "64Mi")), ""},
 		{"sidecars are", newPod(always, sidecarC("a", limits("1", "1Gi")), regular("b")), newView(ready(0), running("a", has("1", "10m", "1Gi")), running("b")), "update a#0"},
 		{
@@ -153,6 +164,12 @@ func TestResizing(t *testing.T) {
 	assert.True(t, runtime.NeedsResize(pod, c, runtime.Sidecar, resources("400m", "64Mi")))
 	assert.False(t, runtime.NeedsResize(pod, c, runtime.Init, resources("400m", "64Mi")))
 	assert.False(t, runtime.NeedsResize(pod, c, runtime.Ephemeral, resources("400m", "64Mi")))
+	alone := resources("500m", "64Mi")
+	alone.ExclusiveCPUs = true
+	assert.True(t, runtime.NeedsResize(pod, c, runtime.Regular, alone))
+	assert.False(t, runtime.NeedsResize(pod, c, runtime.Init, alone))
+	alone.CPULimit = nil
+	assert.False(t, runtime.NeedsResize(pod, c, runtime.Regular, alone))
 }
 
 func TestHashContainer(t *testing.T) {

@@ -44,6 +44,10 @@ type RunOptions struct {
 	// block. The container is not started if it fails. nil: nothing is called.
 	PreStart func(ctx context.Context, container string) error
 
+	// NoCPUQuota reports whether the CPU limit of a container, or for "" that of the pod, is
+	// left unenforced. It is asked after Inject. nil: every limit is enforced.
+	NoCPUQuota func(container string) bool
+
 	// UIDMappings and GIDMappings map the ids of the pod's user namespace to those of
 	// the node; they are used only for pods with hostUsers false.
 	UIDMappings, GIDMappings []IDMapping

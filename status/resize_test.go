@@ -42,6 +42,8 @@ func TestLimitsAddedAndTakenAway(t *testing.T) {
 		{"none, where none is told as a large one", list("", ""), nil, runtime.Resources{CPURequest: request, MemoryLimit: qty("9223372036854771712")}, false, list("", "")},
 		{"nothing is told", list("1", "1Gi"), nil, runtime.Resources{}, false, list("1", "1Gi")},
 		{"no CPU limits on this node", list("1", ""), nil, runtime.Resources{CPURequest: request, NoCPUQuota: true}, false, list("1", "")},
+		{"CPUs of its own", list("1", ""), nil, runtime.Resources{CPURequest: request, ExclusiveCPUs: true}, false, list("1", "")},
+		{"CPUs of its own, still with a quota", list("1", ""), nil, runtime.Resources{CPURequest: request, CPULimit: qty("1"), ExclusiveCPUs: true}, true, list("1", "")},
 		{"the pod's as a whole", list("", ""), list("2", "2Gi"), runtime.Resources{CPURequest: request, CPULimit: qty("2"), MemoryLimit: qty("2Gi")}, false, list("", "")},
 		{"its own below the pod's, taken away", list("", ""), list("2", "2Gi"), runtime.Resources{CPURequest: request, CPULimit: qty("1"), MemoryLimit: qty("2Gi")}, true, list("1", "")},
 	} {

@@ -101,7 +101,7 @@ func fields(observed *runtime.Resources) []field {
 		{corev1.ResourceCPU, false, observed.CPURequest, func(a, b resource.Quantity) bool { return near(shares(a), shares(b), 1) }, false},
 		{corev1.ResourceCPU, true, observed.CPULimit, func(a, b resource.Quantity) bool {
 			return near(max(a.MilliValue(), minQuotaMilli), max(b.MilliValue(), minQuotaMilli), 1)
-		}, reportsLimits && !observed.NoCPUQuota},
+		}, reportsLimits && !observed.NoCPUQuota && !observed.ExclusiveCPUs},
 		{corev1.ResourceMemory, false, observed.MemoryRequest, func(a, b resource.Quantity) bool { return a.Value() == b.Value() }, false},
 		// The kernel keeps memory limits in pages.
 		{corev1.ResourceMemory, true, memory, func(a, b resource.Quantity) bool { return near(a.Value(), b.Value(), 1<<16) }, reportsLimits || observed.MemoryLimit != nil},

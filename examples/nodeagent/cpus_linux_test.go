@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,8 +44,44 @@ func (w *world) runsOn(want map[string]string) {
 	})
 }
 
-// A Guaranteed pod has a CPU for itself, and the others leave it, also after the agent was
-// killed and has lost what it stored.
+// cpuQuotas returns the CPU limits of the cgroups of a pod and of its container, as the kernel
+// has them; "" is none.
+func (w *world) cpuQuotas(pod string) (ofPod, ofContainer string, err error) {
+	have, err := w.containers()
+	if err != nil || len(have[pod]) != 1 {
+		return "", "", fmt.Errorf("containers of %s: %v: %w", pod, have[pod], err)
+	}
+	c := have[pod][0]
+	root, file := "/sys/fs/cgroup", "cpu.max"
+	if _, err := os.Stat(root + "/cgroup.controllers"); err != nil {
+		root, file = root+"/cpu", "cpu.cfs_quota_us"
+	}
+	group := filepath.Join(root, w.node.CgroupParent, "kubepods", "pod"+c.GetLabels()["io.kubernetes.pod.uid"]) // of a Guaranteed pod
+	quota := func(dir string) string {
+		text, readErr := os.ReadFile(filepath.Join(dir, file))
+		err = errors.Join(err, readErr)
+		first, _, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+		return strings.NewReplacer("max", "", "-1", "").Replace(first)
+	}
+	ofPod, ofContainer = quota(group), quota(filepath.Join(group, c.GetId()))
+	return ofPod, ofContainer, err
+}
+
+// limitedTo waits until a pod and its container have this CPU limit.
+func (w *world) limitedTo(pod, want string) {
+	w.t.Helper()
+	w.eventually(longRunTime, func() error {
+		ofPod, ofContainer, err := w.cpuQuotas(pod)
+		if err != nil || ofPod != want || ofContainer != want {
+			return fmt.Errorf("quota of the pod %q and of its container %q, want %q: %w", ofPod, ofContainer, want, err)
+		}
+		return nil
+	})
+}
+
+// A Guaranteed pod has a CPU for itself, on which it is not throttled, and the others leave it,
+// also after the agent was killed and has lost what it stored. Without CPUs for itself it has
+// its limit.
 func TestRun_ExclusiveCPUs(t *testing.T) {
 	machine, err := topology.Detect(os.DirFS("/"))
 	require.NoError(t, err)
@@ -66,6 +103,7 @@ func TestRun_ExclusiveCPUs(t *testing.T) {
 		w.write("alone.yaml", alone)
 		both := map[string]string{"alone-node": own.String(), "shared-node": rest.String()}
 		w.runsOn(both)
+		w.limitedTo("alone-node", "")
 		before := w.identity()
 
 		state := filepath.Join(w.root, "cpus.json")
@@ -83,7 +121,19 @@ func TestRun_ExclusiveCPUs(t *testing.T) {
 			return err
 		})
 		w.eventually(longRunTime, func() error { return w.reportedRunning("alone-node", "shared-node") })
-		w.consistently(time.Second, func() { w.runsOn(both) })
+		w.consistently(time.Second, func() {
+			w.runsOn(both)
+			w.limitedTo("alone-node", "")
+		})
+		w.signal(syscall.SIGKILL)
+		static := w.extra
+		w.extra = nil
+		w.start()
+		w.limitedTo("alone-node", "100000")
+		w.signal(syscall.SIGKILL)
+		w.extra = static
+		w.start()
+		w.limitedTo("alone-node", "")
 		require.Equal(t, before, w.identity(), "no container was restarted")
 		require.FileExists(t, state+".damaged")
 

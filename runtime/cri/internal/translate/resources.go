@@ -21,7 +21,7 @@ func (tr *Translator) Resources(spec *corev1.Container) *v1.LinuxContainerResour
 	if !hasRequest {
 		request = cpu
 	}
-	r := tr.linux(request, cpu, memory)
+	r := tr.linux(request, tr.throttled(spec.Name, cpu), memory)
 	r.OomScoreAdj = tr.oomScore(spec)
 	r.HugepageLimits = tr.hugePages(spec)
 	tr.swap(r, spec)
@@ -75,6 +75,15 @@ func (tr *Translator) limit(spec *corev1.Container, name corev1.ResourceName) re
 	return resource.Quantity{}
 }
 
+// throttled is the CPU limit of a container, or that of the pod for "", as far as it is
+// enforced.
+func (tr *Translator) throttled(container string, limit resource.Quantity) resource.Quantity {
+	if f := tr.Options.NoCPUQuota; f != nil && f(container) {
+		return resource.Quantity{}
+	}
+	return limit
+}
+
 func (tr *Translator) linux(cpuRequest, cpuLimit, memoryLimit resource.Quantity) *v1.LinuxContainerResources {
 	r := &v1.LinuxContainerResources{
 		CpuShares: milliToShares(cpuRequest.MilliValue()), MemoryLimitInBytes: max(memoryLimit.Value(), 0),
@@ -104,7 +113,7 @@ func (tr *Translator) podResources() *v1.LinuxContainerResources {
 	if !ok {
 		request = limits[corev1.ResourceCPU]
 	}
-	return tr.linux(request, limits[corev1.ResourceCPU], limits[corev1.ResourceMemory])
+	return tr.linux(request, tr.throttled("", limits[corev1.ResourceCPU]), limits[corev1.ResourceMemory])
 }
 
 // The scale of the kernel's oom_score_adj, and where the classes stand on it.

@@ -48,6 +48,36 @@ func TestTranslator_LimitsOfThePod(t *testing.T) {
 	assert.Zero(t, cfg.GetLinux().GetResources().GetMemoryLimitInBytes())
 }
 
+// A container with CPUs for itself has no quota, and neither has its pod. What it requests
+// counts as ever.
+func TestTranslator_NoCPUQuota(t *testing.T) {
+	tr := bare(func(p *corev1.Pod, ct *corev1.Container) {
+		ct.Resources = resources(list("2", "1Gi"), list("2", "1Gi"))
+		other := *ct.DeepCopy()
+		other.Name = "other"
+		p.Spec.Containers = append(p.Spec.Containers, other)
+	})
+	tr.Node.CPUQuotaPeriod = 100 * time.Millisecond
+	own := tr.Pod.Spec.Containers[0].Name
+	tr.Options.NoCPUQuota = func(container string) bool { return container == own || container == "" }
+	got := tr.Resources(&tr.Pod.Spec.Containers[0])
+	assert.Zero(t, got.GetCpuQuota())
+	assert.Equal(t, int64(100_000), got.GetCpuPeriod(), "without a period an update would change nothing")
+	assert.Equal(t, int64(2048), got.GetCpuShares())
+	assert.Equal(t, int64(1<<30), got.GetMemoryLimitInBytes())
+	assert.Equal(t, int64(200_000), tr.Resources(&tr.Pod.Spec.Containers[1]).GetCpuQuota())
+	cfg, err := tr.Sandbox(0)
+	require.NoError(t, err)
+	assert.Zero(t, cfg.GetLinux().GetResources().GetCpuQuota())
+	assert.Equal(t, int64(4096), cfg.GetLinux().GetResources().GetCpuShares())
+
+	tr.Options.NoCPUQuota = func(string) bool { return false }
+	assert.Equal(t, int64(200_000), tr.Resources(&tr.Pod.Spec.Containers[0]).GetCpuQuota())
+	cfg, err = tr.Sandbox(0)
+	require.NoError(t, err)
+	assert.Equal(t, int64(400_000), cfg.GetLinux().GetResources().GetCpuQuota())
+}
+
 // The score of a burstable container follows from what the node has and what it did not
 // ask for.
 func TestTranslator_OOMScore(t *testing.T) {
