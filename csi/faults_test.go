@@ -3,16 +3,19 @@ package csi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/csitest"
@@ -38,36 +41,71 @@ func TestMount_HidesSecrets(t *testing.T) {
 	e.requireNothingLeft()
 }
 
-// VD-3: a driver that hangs makes its own pods wait, and an event says for whom.
+// VD-3: a driver that hangs makes its own pods wait, whichever call it does not answer, and an event says
+// for whom and for what. Nineteen other pods are mounted, expanded and unmounted meanwhile, and
+// nothing is left in the end.
 func TestMount_HungDrivers(t *testing.T) {
-	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.SlowCallAge = time.Millisecond })
-	hung := make(chan struct{})
-	e.driver.SetBefore(func(ctx context.Context, method string, request any) error {
-		if r, ok := request.(*spec.NodeStageVolumeRequest); ok && r.GetVolumeId() == "hung" {
-			close(hung)
-			<-ctx.Done()
-		}
-		return nil
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	v := e.volumeOf(newPod("1"), "hung")
-	go func() {
-		_, err := e.Mount(ctx, v)
-		done <- err
-	}()
-	<-hung
-	other := newPod("2")
-	e.mounted(e.volumeOf(other, "well"))
-	e.unmounted(other)
-	require.Eventually(t, func() bool { return len(e.recorded("VolumeDriverSlow")) > 0 }, testTimeout, time.Millisecond)
-	assert.Contains(t, e.recorded("VolumeDriverSlow")[0], `pod-1: volume "data" waits for CSI driver csitest.example, which has not answered NodeStageVolume for`)
-	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
-	e.driver.SetBefore(nil)
-	e.unmounted(v.Pod) // it may be staged
-	assert.Len(t, e.driver.Calls("NodeUnstageVolume"), 2)
-	e.requireNothingLeft()
+	const others = 19
+	for _, method := range faultyMethods() {
+		t.Run(method, func(t *testing.T) {
+			e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.SlowCallAge, cfg.HealthPeriod = time.Millisecond, time.Millisecond })
+			hung := make(chan struct{})
+			var once sync.Once
+			e.driver.SetBefore(func(ctx context.Context, m string, request any) error {
+				r, ok := request.(interface{ GetVolumeId() string })
+				if ok && r.GetVolumeId() == "hung" && m == method {
+					once.Do(func() { close(hung) })
+					<-ctx.Done()
+				}
+				return nil
+			})
+			running, stop := context.WithCancel(t.Context())
+			done := make(chan error, 3)
+			go func() { done <- e.Run(running) }()
+			ctx, cancel := context.WithCancel(t.Context())
+			v := e.volumeOf(newPod("1"), "hung")
+			go func() { // until it hangs
+				_, err := e.Mount(ctx, v)
+				done <- errors.Join(err, e.Unmount(ctx, v.Pod.UID))
+			}()
+			<-hung
+			second := e.volumeOf(newPod("2"), "hung")
+			go func() {
+				_, err := e.Mount(ctx, second)
+				done <- err
+			}()
+			var wg sync.WaitGroup
+			for i := range others {
+				wg.Go(func() {
+					pod := newPod(fmt.Sprint("other-", i))
+					v := e.volumeOf(pod, fmt.Sprint("v", i))
+					_, err := e.Mount(t.Context(), v)
+					v.PersistentVolume.Spec.Capacity["storage"] = resource.MustParse("2Gi")
+					_, err2 := e.Mount(t.Context(), v)
+					assert.NoError(t, errors.Join(err, err2, e.Unmount(t.Context(), pod.UID)))
+					assert.EqualValues(t, 2<<30, e.driver.Size(fmt.Sprint("v", i)))
+				})
+			}
+			wg.Wait()
+			var events []string
+			require.Eventually(t, func() bool {
+				events = slices.DeleteFunc(e.recorded("VolumeDriverSlow"), func(s string) bool { return strings.HasPrefix(s, "pod-other-") })
+				return len(events) >= 2
+			}, testTimeout, time.Millisecond)
+			assert.Contains(t, strings.Join(events, "\n"), `pod-1: volume "data" waits for CSI driver csitest.example, which has not answered `+method+" for")
+			assert.Contains(t, strings.Join(events, "\n"), `pod-2: volume "data" waits for CSI driver csitest.example, which has not answered an earlier call for this volume for`)
+			cancel()
+			require.ErrorIs(t, <-done, context.Canceled)
+			require.ErrorIs(t, <-done, context.Canceled)
+			stop()
+			require.NoError(t, <-done)
+			e.driver.SetBefore(nil)
+			e.register() // Run has closed the connection
+			e.unmounted(v.Pod)
+			e.unmounted(second.Pod)
+			e.requireNothingLeft()
+		})
+	}
 }
 
 func TestMount_BoundsCalls(t *testing.T) {

@@ -182,14 +182,22 @@ func (e *testEnv) methods() (names []string) {
 	return names
 }
 
-// requireNothingLeft fails if a mount, a record or a staged volume is left.
+// requireNothingLeft fails if a mount, a file or a directory is left, besides those of drivers, of
+// devices and of the pods themselves.
 func (e *testEnv) requireNothingLeft() {
 	e.t.Helper()
 	var left []string
+	root := filepath.Join(e.dir, "root")
 	for _, dir := range []string{"plugins", "pods"} {
-		_ = filepath.WalkDir(filepath.Join(e.dir, "root", dir), func(path string, d os.DirEntry, err error) error {
-			if err == nil && (!d.IsDir() || d.Name() == "mount" || d.Name() == "globalmount") {
-				left = append(left, path)
+		_ = filepath.WalkDir(filepath.Join(root, dir), func(path string, d os.DirEntry, err error) error {
+			name, relErr := filepath.Rel(root, path)
+			require.NoError(e.t, relErr)
+			if err == nil && (!d.IsDir() || !slices.ContainsFunc(keptDirs(), func(pattern string) bool {
+				kept, matchErr := filepath.Match(pattern, name)
+				require.NoError(e.t, matchErr)
+				return kept
+			})) {
+				left = append(left, name)
 			}
 			return nil
 		})
@@ -198,4 +206,13 @@ func (e *testEnv) requireNothingLeft() {
 	table, err := mounts.Below(e.dir)
 	require.NoError(e.t, err)
 	require.Empty(e.t, table)
+}
+
+// keptDirs are patterns of the directories that are not those of a volume.
+func keptDirs() []string {
+	const plugin = "plugins/kubernetes.io/csi"
+	return []string{
+		"plugins", "plugins/kubernetes.io", plugin, plugin + "/" + csitest.Name, plugin + "/volumeDevices", plugin + "/volumeDevices/staging", plugin + "/volumeDevices/publish",
+		"pods", "pods/*", "pods/*/volumes", "pods/*/volumeDevices",
+	}
 }

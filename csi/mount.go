@@ -33,7 +33,9 @@ func (m *Manager) Mount(ctx context.Context, v volume.DriverVolume) (runtime.Vol
 	if err != nil {
 		return runtime.Volume{}, err
 	}
+	stop := m.warnSlow(v.Pod, v.Volume.Name, o.id.driver, "an earlier call for this volume")
 	s, release, err := m.acquire(ctx, o.id)
+	stop()
 	if err != nil {
 		return runtime.Volume{}, err
 	}

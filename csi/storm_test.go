@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -19,28 +19,62 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// VD-2: twenty pods are made, expanded, moved and deleted, while calls fail before and after they
-// had their effect, and the agent is restarted in between. Nothing is left, and each volume
-// has what its pods have written.
-func TestMount_Storm(t *testing.T) {
-	const volumes, rounds = 20, 3
-	e := newEnv(t, nil)
-	var faults atomic.Int64
-	var random sync.Mutex
-	source := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same faults in each run
-	inject := func(_ context.Context, method string, _ any) error {
-		random.Lock()
-		n := source.IntN(6)
-		random.Unlock()
-		if n > 1 {
-			return nil
-		}
-		faults.Add(1)
-		if n == 1 {
-			return status.Error(codes.Aborted, method+" aborted")
-		}
-		return status.Error(codes.Unavailable, method+" unavailable")
+// storm makes calls of a driver fail at random, before and after they had their effect, and
+// sometimes lies about them.
+type storm struct {
+	mu     sync.Mutex
+	random *rand.Rand
+	faults map[string]int // by method and kind
+	limit  int            // calls until the driver hangs; 0: it does not
+	hung   chan struct{}  // closed when it does
+}
+
+// faultyMethods are those that fail.
+func faultyMethods() []string {
+	return []string{"NodeStageVolume", "NodePublishVolume", "NodeExpandVolume", "NodeUnpublishVolume", "NodeUnstageVolume"}
+}
+
+func (s *storm) fault(method, kind string, outOf int, err error) error {
+	if !slices.Contains(faultyMethods(), method) || s.faults[method+" "+kind] > 0 && s.random.IntN(outOf) > 0 {
+		return nil // the first call always fails
 	}
+	s.faults[method+" "+kind]++
+	return err
+}
+
+func (s *storm) before(ctx context.Context, method string, _ any) error {
+	s.mu.Lock()
+	hangs := false
+	if s.limit > 0 && slices.Contains(faultyMethods(), method) {
+		s.limit--
+		if hangs = s.limit == 0; hangs {
+			close(s.hung)
+		}
+	}
+	err := s.fault(method, "fails", 6, status.Error(codes.Unavailable, "unavailable"))
+	if method == "NodePublishVolume" || method == "NodeUnpublishVolume" && os.Geteuid() == 0 {
+		err = errors.Join(err, s.fault(method, "lies", 20, errors.ErrUnsupported))
+	}
+	s.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+	}
+	return err
+}
+
+func (s *storm) after(_ context.Context, method string, _ any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fault(method, "loses its answer", 6, status.Error(codes.Internal, "out of memory"))
+}
+
+// VD-2: twenty pods are made, moved, expanded and deleted, while calls fail before and after they had
+// their effect, the driver lies, hangs and is killed, and the agent is killed. No mount, no
+// directory and no staged volume is left, and each volume has what its pods have written.
+func TestMount_Storm(t *testing.T) {
+	const volumes, rounds = 20, 4
+	e := newEnv(t, nil)
+	s := &storm{random: rand.New(rand.NewPCG(1, 2)), faults: map[string]int{}} //nolint:gosec // the same faults in each run
 	// try calls f until it succeeds, as syncs of a pod do.
 	try := func(f func() error) error {
 		var err error
@@ -51,60 +85,90 @@ func TestMount_Storm(t *testing.T) {
 		}
 		return err
 	}
-	each := func(f func(i int) error) {
-		t.Helper()
+	each := func(f func(i int) error) error {
 		errs := make([]error, volumes)
 		var wg sync.WaitGroup
 		for i := range volumes {
 			wg.Go(func() { errs[i] = f(i) })
 		}
 		wg.Wait()
-		require.NoError(t, errors.Join(errs...))
+		return errors.Join(errs...)
 	}
+	handle := func(i int) string { return fmt.Sprint("v", i) }
 	pod := func(i, round int) *corev1.Pod { return newPod(fmt.Sprintf("%d-%d", i, round)) }
-	size := func(round int) resource.Quantity { return resource.MustParse(fmt.Sprintf("%dGi", round+2)) }
-
-	e.driver.SetBefore(inject)
-	for round := range rounds {
-		each(func(i int) error { // made, or moved from the pod before
-			v := e.volumeOf(pod(i, round), fmt.Sprint("v", i))
-			return try(func() error {
-				m, err := e.Mount(t.Context(), v)
-				if err == nil {
-					err = appendLine(filepath.Join(m.HostPath, "log"), round)
-				}
-				return err
-			})
+	// mount mounts volume i for the pod of a round.
+	mount := func(ctx context.Context, i, round, gi int) (string, error) {
+		v := e.volumeOf(pod(i, round), handle(i))
+		v.PersistentVolume.Spec.Capacity["storage"] = resource.MustParse(fmt.Sprintf("%dGi", gi))
+		m, err := e.Mount(ctx, v)
+		return m.HostPath, err
+	}
+	write := func(i, round int) error {
+		return try(func() error {
+			path, err := mount(t.Context(), i, round, round+1)
+			if err == nil {
+				err = appendLine(filepath.Join(path, "log"), round)
+			}
+			return err
 		})
-		if round > 0 {
-			each(func(i int) error { return try(func() error { return e.Unmount(t.Context(), pod(i, round-1).UID) }) })
+	}
+	unmount := func(i, round int) error {
+		if round < 0 {
+			return nil
 		}
-		each(func(i int) error { // expanded
-			v := e.volumeOf(pod(i, round), fmt.Sprint("v", i))
-			v.PersistentVolume.Spec.Capacity["storage"] = size(round)
+		return try(func() error { return e.Unmount(t.Context(), pod(i, round).UID) })
+	}
+	// crash kills the agent and the driver in the middle of calls, and starts them again.
+	crash := func(ctx context.Context, f func(ctx context.Context, i int) error) {
+		t.Helper()
+		ctx, kill := context.WithCancel(ctx)
+		s.mu.Lock()
+		s.limit, s.hung = volumes/2, make(chan struct{})
+		hung := s.hung
+		s.mu.Unlock()
+		go func() { <-hung; kill() }()
+		require.Error(t, each(func(i int) error { return f(ctx, i) }))
+		e.stop(true)
+		e.restart(nil)
+		e.serve()
+	}
+
+	e.driver.SetBefore(s.before)
+	e.driver.SetAfter(s.after)
+	for round := range rounds {
+		// Made, or moved from the pod before, which has ended or has not.
+		crash(t.Context(), func(ctx context.Context, i int) error { _, err := mount(ctx, i, round, round+1); return err })
+		require.NoError(t, each(func(i int) error {
+			if i%2 == 0 {
+				return errors.Join(unmount(i, round-1), write(i, round))
+			}
+			return errors.Join(write(i, round), unmount(i, round-1))
+		}))
+		require.NoError(t, each(func(i int) error {
+			want := int64(round+2) << 30
 			return try(func() error {
-				want := size(round)
-				if _, err := e.Mount(t.Context(), v); err != nil {
+				if _, err := mount(t.Context(), i, round, round+2); err != nil {
 					return err
 				}
-				if got := e.driver.Size(fmt.Sprint("v", i)); got != want.Value() {
-					return fmt.Errorf("volume %d has %d bytes", i, got)
+				if got := e.driver.Size(handle(i)); got != want {
+					return fmt.Errorf("volume %d has %d bytes, want %d", i, got, want)
 				}
 				return nil
 			})
-		})
-		e.driver.SetBefore(nil)
-		e.restart(nil)
-		e.register()
-		e.driver.SetBefore(inject)
+		}))
 	}
-	each(func(i int) error { return try(func() error { return e.Unmount(t.Context(), pod(i, rounds-1).UID) }) })
+	crash(t.Context(), func(ctx context.Context, i int) error { return e.Unmount(ctx, pod(i, rounds-1).UID) })
+	require.NoError(t, each(func(i int) error { return unmount(i, rounds-1) }))
 	e.requireNothingLeft()
-	assert.Greater(t, faults.Load(), int64(volumes))
+	for _, method := range faultyMethods() {
+		assert.Positive(t, s.faults[method+" fails"], method)
+		assert.Positive(t, s.faults[method+" loses its answer"], method)
+	}
+	assert.Positive(t, s.faults["NodePublishVolume lies"])
 	for i := range volumes {
-		text, err := os.ReadFile(filepath.Join(e.driver.VolumeDir(fmt.Sprint("v", i)), "data", "log"))
+		text, err := os.ReadFile(filepath.Join(e.driver.VolumeDir(handle(i)), "data", "log"))
 		require.NoError(t, err)
-		assert.Equal(t, "round 0\nround 1\nround 2\n", string(text))
+		assert.Equal(t, "round 0\nround 1\nround 2\nround 3\n", string(text), i)
 	}
 }
 

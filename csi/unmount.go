@@ -61,12 +61,17 @@ func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error
 	if err != nil {
 		return err
 	}
-	defer m.warnSlow(u.pod, u.volume, id.driver, "NodeUnpublishVolume")()
-	if err := m.unpublish(ctx, c, uid, &id); err != nil {
+	stop := m.warnSlow(u.pod, u.volume, id.driver, "NodeUnpublishVolume")
+	err = m.unpublish(ctx, c, uid, &id)
+	stop()
+	if err != nil {
 		return err
 	}
 	if !shared {
-		if err := m.unstage(ctx, c, s); err != nil {
+		stop := m.warnSlow(u.pod, u.volume, id.driver, "NodeUnstageVolume")
+		err := m.unstage(ctx, c, s)
+		stop()
+		if err != nil {
 			return err
 		}
 	}

@@ -50,6 +50,9 @@ type Driver struct {
 	// is the answer; errors.ErrUnsupported lies: the answer is a success, and nothing is
 	// done. It may block. Default: none.
 	Before func(ctx context.Context, method string, request any) error
+	// After is called after each method of the node service that has succeeded. Its error is
+	// the answer: that of the method is lost. Default: none.
+	After func(ctx context.Context, method string, request any) error
 	// Health is what NodeGetVolumeHealth answers.
 	Health func(volume string) []*spec.VolumeHealth_VolumeHealthEntry
 
@@ -57,6 +60,8 @@ type Driver struct {
 	mu       sync.Mutex
 	calls    []Call
 	attached map[string]bool
+	// published are the target paths by volume.
+	published map[string]map[string]bool
 }
 
 // Call is a call of the node service.
@@ -128,18 +133,23 @@ func (d *Driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	}
 	d.mu.Lock()
 	d.calls = append(d.calls, Call{method, req})
-	before := d.Before
+	before, after := d.Before, d.After
 	d.mu.Unlock()
-	if before == nil {
-		return next(ctx, req)
+	if before != nil {
+		switch err := before(ctx, method, req); {
+		case errors.Is(err, errors.ErrUnsupported):
+			return lie(method)
+		case err != nil:
+			return nil, err
+		}
 	}
-	switch err := before(ctx, method, req); {
-	case errors.Is(err, errors.ErrUnsupported):
-		return lie(method)
-	case err != nil:
-		return nil, err
+	resp, err := next(ctx, req)
+	if err == nil && after != nil {
+		if err := after(ctx, method, req); err != nil {
+			return nil, err
+		}
 	}
-	return next(ctx, req)
+	return resp, err
 }
 
 // lie returns the answer of a method that has succeeded.
@@ -236,6 +246,13 @@ func (d *Driver) TakeCalls() []Call {
 	list := d.calls
 	d.calls = nil
 	return list
+}
+
+// SetAfter replaces After while the driver is served.
+func (d *Driver) SetAfter(f func(ctx context.Context, method string, request any) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.After = f
 }
 
 // SetBefore replaces Before while the driver is served.

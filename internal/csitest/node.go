@@ -3,6 +3,7 @@ package csitest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -71,10 +72,38 @@ func (d *Driver) NodeStageVolume(_ context.Context, r *spec.NodeStageVolumeReque
 	return &spec.NodeStageVolumeResponse{}, internal(bind(d.data(r.GetVolumeId()), r.GetStagingTargetPath(), false))
 }
 
-// NodeUnstageVolume implements the node service.
-func (*Driver) NodeUnstageVolume(_ context.Context, r *spec.NodeUnstageVolumeRequest) (*spec.NodeUnstageVolumeResponse, error) {
+// setPublished notes where a volume is published.
+func (d *Driver) setPublished(id, target string, published bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !published {
+		delete(d.published[id], target)
+		return
+	}
+	if d.published == nil {
+		d.published = map[string]map[string]bool{}
+	}
+	if d.published[id] == nil {
+		d.published[id] = map[string]bool{}
+	}
+	d.published[id][target] = true
+}
+
+// publishedAt is how often a volume is published.
+func (d *Driver) publishedAt(id string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.published[id])
+}
+
+// NodeUnstageVolume implements the node service. A volume that is still published for a pod
+// stays, as with drivers whose volumes are no mounts of the kernel.
+func (d *Driver) NodeUnstageVolume(_ context.Context, r *spec.NodeUnstageVolumeRequest) (*spec.NodeUnstageVolumeResponse, error) {
 	if r.GetVolumeId() == "" || r.GetStagingTargetPath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "volume id and staging path: required")
+	}
+	if n := d.publishedAt(r.GetVolumeId()); n > 0 {
+		return nil, status.Error(codes.FailedPrecondition, fmt.Sprintf("volume %s is published at %d paths", r.GetVolumeId(), n))
 	}
 	_ = os.Remove(filepath.Join(r.GetStagingTargetPath(), stagedName)) // of an ordinary user
 	return &spec.NodeUnstageVolumeResponse{}, internal(unbind(r.GetStagingTargetPath()))
@@ -97,6 +126,7 @@ func (d *Driver) NodePublishVolume(_ context.Context, r *spec.NodePublishVolumeR
 	if err := d.exists(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
+	d.setPublished(r.GetVolumeId(), r.GetTargetPath(), true)
 	source := d.data(r.GetVolumeId())
 	switch {
 	case r.GetVolumeCapability().GetBlock() != nil:
@@ -125,6 +155,7 @@ func (d *Driver) NodeUnpublishVolume(_ context.Context, r *spec.NodeUnpublishVol
 	if r.GetVolumeId() == "" || r.GetTargetPath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "volume id and target path: required")
 	}
+	d.setPublished(r.GetVolumeId(), r.GetTargetPath(), false)
 	if err := d.exists(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
