@@ -118,7 +118,7 @@ func (b *board) change(r *row) {
 		b.draw()
 		return
 	}
-	fmt.Fprintf(b.out, "%s  %-10s %-24s %s\n", b.stamp(), r.phase, r.name, r.detail)
+	fmt.Fprintf(b.out, "%s  %-10s %-26s %s\n", b.stamp(), r.phase, r.name, r.detail)
 }
 
 func (b *board) stamp() string { return fmt.Sprintf("%6.2fs", time.Since(b.start).Seconds()) }

@@ -139,7 +139,7 @@ func (b *board) summarize(out io.Writer, sourceErrors []string) bool {
 		if err != nil {
 			mark, why, ok = "FAIL", " ("+err.Error()+")", false
 		}
-		fmt.Fprintf(out, "  %s %-14s should %s%s\n", mark, pod, should, why)
+		fmt.Fprintf(out, "  %s %-20s should %s%s\n", mark, pod, should, why)
 	}
 	for i, e := range expectations {
 		line(e.pod, e.should, b.results[i])
