@@ -70,6 +70,7 @@ var allowedImports = map[string][]string{
 	"server/ui":                  {"timeline"},
 	"e2e":                        {},
 	"test/bench":                 {},
+	"test/bench/table":           {},
 	"test/conformance":           {},
 	"test/kubelet":               {},
 	"test/scenario":              {},
@@ -122,7 +123,7 @@ var sharedImports = []string{"internal/logattr", "internal/notify", "internal/pr
 
 // adapters and test kits may import any package of the module, and are imported by users and tests
 // alone.
-var adapters = []string{"prom", "otel", "timeline", "kube", "internal/kubetest", "internal/agenttest", "internal/browsertest", "internal/containerdtest", "internal/vmtest"}
+var adapters = []string{"prom", "otel", "timeline", "kube", "internal/kubetest", "internal/agenttest", "internal/browsertest", "internal/containerdtest", "internal/vmtest", "test/bench/agentprocess"}
 
 func TestImports_OnlyAllowed(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...").Output()

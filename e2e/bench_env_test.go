@@ -16,10 +16,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
@@ -35,7 +37,8 @@ type benchEnv struct {
 	cc    grpc.ClientConnInterface
 	root  string // directory of the agents and of the files beside them
 	image string
-	node  node.Config
+	node  *containerdtest.Node // nil: an embedded runtime
+	host  node.Config
 	tap   tap
 	cri   criclient.Config // of the agents' clients
 	opts  []agent.Option   // of the agents, in addition
@@ -45,7 +48,7 @@ type benchEnv struct {
 func newRig(cc grpc.ClientConnInterface, root, image, cgroups string) *benchEnv {
 	return &benchEnv{
 		cc: cc, root: root, image: image, tap: tap{cc: cc, calls: map[string]int{}},
-		node: node.Config{CgroupRoot: cgroups, DisableCgroups: cgroups == "", PodLogsDir: filepath.Join(root, "logs")},
+		host: node.Config{CgroupRoot: cgroups, DisableCgroups: cgroups == "", PodLogsDir: filepath.Join(root, "logs")},
 	}
 }
 
@@ -81,7 +84,7 @@ func (r *benchEnv) start(t testing.TB) *agentProcess {
 	client, err := criclient.New(&r.tap, r.cri)
 	require.NoError(t, err)
 	l.agent, err = agent.New(append([]agent.Option{
-		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithNode(r.node),
+		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithNode(r.host),
 		agent.WithRootDir(filepath.Join(r.root, "agent")), agent.WithSource("memory", l.Memory), agent.WithStatusSink(l),
 	}, r.opts...)...)
 	require.NoError(t, err)
@@ -183,6 +186,17 @@ type tap struct {
 	calls     map[string]int
 	sandbox   *cri.RunPodSandboxRequest // the last one
 	container *cri.CreateContainerRequest
+	recording bool
+	requests  []proto.Message // that make sandboxes and containers, while it records
+}
+
+// record begins or ends to record the requests that make sandboxes and containers, and returns those recorded so far.
+func (t *tap) record(on bool) []proto.Message {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	requests := t.requests
+	t.recording, t.requests = on, nil
+	return requests
 }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -210,8 +224,10 @@ func (t *tap) count(method string, req any) {
 	switch q := req.(type) {
 	case *cri.RunPodSandboxRequest:
 		t.sandbox = q
+		t.keep(q)
 	case *cri.CreateContainerRequest:
 		t.container = q
+		t.keep(q)
 	case *cri.ListPodSandboxRequest:
 		if len(q.GetFilter().GetLabelSelector()) == 0 {
 			rpc = listing
@@ -226,6 +242,13 @@ func (t *tap) count(method string, req any) {
 		}
 	}
 	t.calls[rpc]++
+}
+
+// keep records a request. t.mu is held.
+func (t *tap) keep(req proto.Message) {
+	if t.recording {
+		t.requests = append(t.requests, req)
+	}
 }
 
 // take returns the calls since the last take.

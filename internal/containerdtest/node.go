@@ -32,6 +32,7 @@ type Node struct {
 	CgroupParent string // parent cgroup of pods, removed at the end; a slice with the driver systemd
 	CgroupDriver cgroup.Driver
 	Busybox      string // image reference with every busybox applet
+	Pause        string // image reference with a program that waits for a signal
 	Registry     *Registry
 
 	dir     string
@@ -50,6 +51,14 @@ func Each(t *testing.T, f func(t *testing.T, n *Node)) {
 	}
 	for _, b := range found {
 		t.Run(b.name, func(t *testing.T) { f(t, start(t, b)) })
+	}
+}
+
+// Require skips, or in CI fails, when there is no containerd on this machine.
+func Require(t testing.TB) {
+	t.Helper()
+	if _, err := find(); err != nil {
+		skip(t, err)
 	}
 }
 
@@ -160,8 +169,8 @@ func (n *Node) prepare() error {
 	if err := unix.Mount("", n.Shared, "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("share %s: %w", n.Shared, err)
 	}
-	pause, err := n.pushImages()
-	if err != nil {
+	var err error
+	if n.Pause, err = n.pushImages(); err != nil {
 		return err
 	}
 	if n.network, err = claimNetwork(); err != nil {
@@ -170,7 +179,7 @@ func (n *Node) prepare() error {
 	files := map[string]string{
 		"cni/10-test.conflist":                       fmt.Sprintf(cniConfig, n.dir, n.network.subnet),
 		"certs/" + n.Registry.Addr() + "/hosts.toml": fmt.Sprintf(hostsConfig, n.Registry.Addr()),
-		"config.toml":                                n.config(pause),
+		"config.toml":                                n.config(n.Pause),
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o600); err != nil {

@@ -35,6 +35,25 @@ const (
 	benchNoEvents = "SUBLET_BENCH_NO_EVENTS"
 )
 
+// benchSmoke is in the environment of TestBenchmarks: fewer pods, and seconds instead of minutes.
+const benchSmoke = "SUBLET_BENCH_SMOKE"
+
+// sizes returns numbers of pods, or a small one if the benchmark only has to work.
+func sizes(pods ...int) []int {
+	if os.Getenv(benchSmoke) != "" {
+		return []int{50}
+	}
+	return pods
+}
+
+// unlessSmoke returns the duration, or the other one if the benchmark only has to work.
+func unlessSmoke(d, smoke time.Duration) time.Duration {
+	if os.Getenv(benchSmoke) != "" {
+		return smoke
+	}
+	return d
+}
+
 // TestMain serves the runtime instead of running tests if the environment asks for it. The
 // process ends when its standard input is closed.
 func TestMain(m *testing.M) {
@@ -75,11 +94,12 @@ func serveRuntime(socket string) error {
 
 // testNode is an agent with a runtime in another process. It is the sink of the agent.
 type testNode struct {
-	b      *testing.B
-	memory *podsource.Memory
-	socket string // of the runtime
-	agent  *agent.Agent
-	end    func()
+	b         *testing.B
+	memory    *podsource.Memory
+	socket    string // of the runtime
+	agent     *agent.Agent
+	stopAgent func() // leaves the runtime and its pods
+	end       func() // ends both
 
 	mu       sync.Mutex // guards the rest
 	statuses map[string]*corev1.PodStatus
@@ -104,23 +124,31 @@ func startNode(b *testing.B, events bool, opts ...agent.Option) *testNode {
 	require.Eventually(b, func() bool { _, err := os.Stat(socket); return err == nil }, 10*time.Second, 10*time.Millisecond)
 
 	n := &testNode{b: b, socket: socket, memory: podsource.NewMemory(), statuses: map[string]*corev1.PodStatus{}, at: map[string]time.Time{}, event: make(chan struct{}, 1)}
-	a, err := agent.New(append(opts,
-		agent.WithNodeName("bench"), agent.WithRootDir(filepath.Join(dir, "root")), agent.WithRuntimeEndpoint("unix://"+socket),
-		agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSource("memory", n.memory), agent.WithStatusSink(n),
-	)...)
-	require.NoError(b, err)
-	n.agent = a
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	require.Eventually(b, func() bool { return a.Healthy() == nil }, 10*time.Second, time.Millisecond)
+	n.startAgent(append(opts, agent.WithRuntimeEndpoint("unix://"+socket))...)
+	require.Eventually(b, func() bool { return n.agent.Healthy() == nil }, 10*time.Second, time.Millisecond)
 	n.end = func() {
-		cancel()
-		require.NoError(b, <-done)
+		n.stopAgent()
 		require.NoError(b, stdin.Close())
 		_ = cmd.Wait()
 	}
 	return n
+}
+
+// startAgent starts an agent on the runtime and the files of the previous one.
+func (n *testNode) startAgent(opts ...agent.Option) {
+	a, err := agent.New(append(opts,
+		agent.WithNodeName("bench"), agent.WithRootDir(filepath.Join(filepath.Dir(n.socket), "root")),
+		agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSource("memory", n.memory), agent.WithStatusSink(n),
+	)...)
+	require.NoError(n.b, err)
+	n.agent = a
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	n.stopAgent = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(n.b, <-done)
+	})
 }
 
 // watchHealth polls the health of the agent until the returned function is called, which

@@ -20,28 +20,36 @@ import (
 // time alone.
 const benchProfile = "SUBLET_BENCH_PROFILE"
 
-// BenchmarkIdle measures the CPU time of 1,000 idle pods as a share of one core, and the
+// BenchmarkIdle measures the CPU time of idle pods as a share of one core, and the
 // wake-ups per second. It measures for longer than a minute, so that periodic work is
 // included, and starts after the work that follows the start of the pods. Each container
 // has a log that does not grow. The runtime is another process and not included.
 func BenchmarkIdle(b *testing.B) {
-	for _, events := range []bool{true, false} {
-		b.Run(fmt.Sprint("events=", events), func(b *testing.B) {
-			n := startNode(b, events)
+	type variant struct {
+		pods   int
+		events bool
+	}
+	variants := []variant{{1000, true}, {1000, false}, {10000, true}}
+	if os.Getenv(benchSmoke) != "" {
+		variants = []variant{{10, true}}
+	}
+	for _, c := range variants {
+		b.Run(fmt.Sprintf("pods=%d/events=%t", c.pods, c.events), func(b *testing.B) {
+			n := startNode(b, c.events)
 			defer n.end()
-			pods := agenttest.Pods(1000)
+			pods := agenttest.Pods(c.pods)
 			n.await(len(pods), isRunning, func() { n.memory.Put(pods...) })
 			for _, pod := range pods {
 				n.writeLog(pod, "the only line\n")
 			}
-			time.Sleep(90 * time.Second) // each pod was synced while idle, and each log is watched
-			debug.FreeOSMemory()         // memory of the start
+			time.Sleep(unlessSmoke(90*time.Second, time.Second)) // each pod was synced while idle, and each log is watched
+			debug.FreeOSMemory()                                 // memory of the start
 			defer profile(b)()
 			var used unix.Rusage
 			var took time.Duration
 			for b.Loop() {
 				began, before := time.Now(), usage(b)
-				time.Sleep(65 * time.Second)
+				time.Sleep(unlessSmoke(65*time.Second, time.Second))
 				used, took = spent(before, usage(b)), took+time.Since(began)
 			}
 			user, system := time.Duration(used.Utime.Nano()), time.Duration(used.Stime.Nano())

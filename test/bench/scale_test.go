@@ -26,8 +26,9 @@ const maxMemory = 16
 // once, for threads, buffers of connections and tables of types, is not counted for the
 // pods. "once-KiB" is that memory.
 func BenchmarkManyPods(b *testing.B) {
-	for _, pods := range []int{100, 1000, 10000} {
+	for _, pods := range sizes(100, 1000, 10000) {
 		b.Run(fmt.Sprint("pods=", pods), func(b *testing.B) {
+			warm := min(200, 2*pods)
 			for b.Loop() {
 				own := heap()
 				all := agenttest.Pods(pods)
@@ -35,8 +36,8 @@ func BenchmarkManyPods(b *testing.B) {
 				own = before - own
 				n := startNode(b, true)
 				for range 3 {
-					n.await(200, isRunning, func() { n.memory.Put(agenttest.Pods(200)...) })
-					n.await(200, isDeleted, func() { n.memory.Set() })
+					n.await(warm, isRunning, func() { n.memory.Put(agenttest.Pods(warm)...) })
+					n.await(warm, isDeleted, func() { n.memory.Set() })
 					n.settle()
 				}
 				none := n.memoryInUse()
@@ -53,7 +54,9 @@ func BenchmarkManyPods(b *testing.B) {
 				each := float64(n.memoryInUse()-none-own) / float64(pods) / 1024
 				b.ReportMetric(each, "KiB/pod")
 				b.ReportMetric(float64(own)/float64(pods)/1024, "put-KiB/pod")
-				require.Less(b, each, float64(maxMemory))
+				if pods >= 100 { // fewer share what all need once
+					require.Less(b, each, float64(maxMemory))
+				}
 
 				b.ReportMetric(ms(n.change(all[pods/2], 25)), "change-ms")
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -21,19 +22,23 @@ import (
 // by the clock of the runtime, to the first status with it at a sink. Containers of
 // 500 pods are killed at random times. The agent's calls of the runtime are included.
 func BenchmarkStatusLatency(b *testing.B) {
+	pods := 500
+	if os.Getenv(benchSmoke) != "" {
+		pods = 40
+	}
 	for _, rate := range []float64{5, 20} {
-		b.Run(fmt.Sprintf("pods=500/ends-a-second=%g", rate), func(b *testing.B) {
+		b.Run(fmt.Sprintf("pods=%d/exits-per-second=%g", pods, rate), func(b *testing.B) {
 			n := startNode(b, true)
 			defer n.end()
-			n.await(500, isRunning, func() { n.memory.Put(agenttest.Pods(500)...) })
-			time.Sleep(5 * time.Second) // the work that follows the starts is done
+			n.await(pods, isRunning, func() { n.memory.Put(agenttest.Pods(pods)...) })
+			time.Sleep(unlessSmoke(5*time.Second, 0)) // the work that follows the starts is done
 			w := newLatencyRecorder(b, n)
 			for b.Loop() {
-				w.disturb(rate, 30*time.Second)
+				w.disturb(rate, unlessSmoke(30*time.Second, 3*time.Second))
 			}
 			w.settle()
 			ends, starts := w.latencies()
-			for name, d := range map[string][]time.Duration{"end": ends, "start": starts} {
+			for name, d := range map[string][]time.Duration{"exit": ends, "start": starts} {
 				sorted(d)
 				b.ReportMetric(ms(median(d)), name+"-p50-ms")
 				b.ReportMetric(ms(d[len(d)*99/100]), name+"-p99-ms")

@@ -1,0 +1,110 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// BenchmarkBurst starts many pods at once and deletes them at once, with the agent and with raw calls at several concurrencies, of
+// which the best counts; with the kubelet too, if there is one. Beside busy=1 a process computes all the time.
+func BenchmarkBurst(b *testing.B) {
+	eachRuntime(b, func(b *testing.B, r *benchEnv) {
+		r.tap.eventful = true
+		r.settled(b).stop()
+		for _, pods := range []int{30, 100} {
+			for busy := range 2 {
+				b.Run(fmt.Sprintf("pods=%d/busy=%d", pods, busy), func(b *testing.B) { r.burst(b, pods, busy) })
+			}
+		}
+	})
+}
+
+// burst measures one burst per iteration.
+func (r *benchEnv) burst(b *testing.B, pods, busy int) {
+	keepBusy(b, busy)
+	concurrencies := []int{1, 4, 8, 30}
+	ups, downs := map[int][]time.Duration{}, map[int][]time.Duration{}
+	var single, first, middle, last, deleted []time.Duration
+	for b.Loop() {
+		l := r.settled(b)
+		took := l.up(b, r.burstPods(pods)...)
+		b.Logf("the agent's pods ran after %v", took)
+		first, middle, last = append(first, took[0]), append(middle, median(took)), append(last, took[pods-1])
+		time.Sleep(readySignals)
+		deleted = append(deleted, l.down(b, pods)[pods-1])
+		r.empty(b)
+		l.stop()
+		for range 3 {
+			raw := r.raw(b, 1)
+			single = append(single, each(b, raw, 1, (*rawPod).up))
+			time.Sleep(readySignals)
+			each(b, raw, 1, (*rawPod).down)
+		}
+		for _, c := range concurrencies {
+			raw := r.raw(b, pods)
+			ups[c] = append(ups[c], each(b, raw, c, (*rawPod).up))
+			time.Sleep(readySignals)
+			downs[c] = append(downs[c], each(b, raw, c, (*rawPod).down))
+		}
+	}
+	b.Logf("raw calls by concurrency: up %v, down %v", ups, downs)
+	up, upAt := best(concurrencies, ups)
+	down, downAt := best(concurrencies, downs)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(ms(median(single)), "raw-single-ms")
+	b.ReportMetric(ms(median(first)), "first-ms")
+	b.ReportMetric(ms(median(middle)), "median-ms")
+	b.ReportMetric(ms(median(last)), "last-ms")
+	b.ReportMetric(float64(median(first))/float64(median(single)), "first/single")
+	b.ReportMetric(float64(median(middle))/float64(median(last)), "median/last")
+	b.ReportMetric(ms(up), "raw-up-ms")
+	b.ReportMetric(float64(upAt), "raw-up-concurrency")
+	b.ReportMetric(float64(up)/float64(median(last)), "throughput/raw")
+	b.ReportMetric(ms(median(deleted)), "deleted-ms")
+	b.ReportMetric(ms(down), "raw-down-ms")
+	b.ReportMetric(float64(downAt), "raw-down-concurrency")
+	b.ReportMetric(float64(down)/float64(median(deleted)), "deletion/raw")
+	for _, c := range []int{1, 4, 30} {
+		b.ReportMetric(ms(median(ups[c])), fmt.Sprintf("raw%d-up-ms", c))
+		b.ReportMetric(float64(median(ups[c]))/float64(median(last)), fmt.Sprintf("throughput/raw%d", c))
+	}
+	if k := newKubelet(b, r, pods); k != nil {
+		k.start(b)
+		defer k.stop(b)
+		k.burst(b, r.burstPods(pods)).report(b, "kubelet-")
+	}
+}
+
+func (r *benchEnv) burstPods(n int) []*corev1.Pod {
+	pods := make([]*corev1.Pod, n)
+	for i := range pods {
+		pods[i] = r.pod(fmt.Sprint("p", i))
+	}
+	return pods
+}
+
+// keepBusy starts processes that compute until the end of the benchmark.
+func keepBusy(b *testing.B, processes int) {
+	for range processes {
+		cmd := exec.Command("sh", "-c", "while :; do :; done")
+		require.NoError(b, cmd.Start())
+		b.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait() // killed
+		})
+	}
+}
+
+// best returns the least of the medians, and its concurrency.
+func best(order []int, took map[int][]time.Duration) (d time.Duration, at int) {
+	at = slices.MinFunc(order, func(a, b int) int { return int(median(took[a]) - median(took[b])) })
+	return median(took[at]), at
+}

@@ -1,0 +1,114 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	goruntime "runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/agenttest"
+)
+
+// benchChurn is the environment variable with the duration of the churn, such as 30m.
+const benchChurn = "SUBLET_BENCH_CHURN"
+
+// BenchmarkChurn replaces 50 of 1,000 pods a second: each is deleted, and another one is started. It measures what has grown after the
+// first tenth of that time and at the end, when the same number of pods runs.
+func BenchmarkChurn(b *testing.B) {
+	const rate, batches = 50, 5 // batches a second
+	pods := 1000
+	if os.Getenv(benchSmoke) != "" {
+		pods = 50
+	}
+	period := 30 * time.Second
+	if text := os.Getenv(benchChurn); text != "" {
+		var err error
+		period, err = time.ParseDuration(text)
+		require.NoError(b, err)
+	}
+	b.Run(fmt.Sprintf("pods=%d/rate=%d", pods, rate), func(b *testing.B) {
+		for b.Loop() {
+			n := startNode(b, true)
+			c := &churnedPods{n: n}
+			n.await(pods, isRunning, func() { c.start(pods) })
+			c.run(period/10, batches, rate)
+			memory, goroutines := c.idle()
+			used, began := cpu(b), time.Now()
+			c.run(period-period/10, batches, rate)
+			b.ReportMetric(100*(cpu(b)-used).Seconds()/time.Since(began).Seconds(), "%core")
+			b.ReportMetric(float64(c.late)/float64(c.checked)*100, "%late")
+			memoryAfter, goroutinesAfter := c.idle()
+			b.ReportMetric(float64(int64(memoryAfter)-int64(memory))/1024, "grown-KiB")
+			b.ReportMetric(float64(goroutinesAfter-goroutines), "grown-goroutines")
+			b.ReportMetric(float64(c.next-pods), "replaced")
+			n.end()
+		}
+		b.ReportMetric(0, "ns/op")
+	})
+}
+
+// churnedPods are the pods of a churn: those from oldest on, without next.
+type churnedPods struct {
+	n             *testNode
+	oldest, next  int
+	late, checked int
+}
+
+func (c *churnedPods) name(i int) string { return fmt.Sprintf("pod-%07d", i) }
+
+func (c *churnedPods) start(count int) {
+	pods := make([]*corev1.Pod, count)
+	for i := range pods {
+		pods[i] = agenttest.Pod(c.name(c.next))
+		c.next++
+	}
+	c.n.memory.Put(pods...)
+}
+
+// run replaces pods for a time. Those of the batch before last count as late if they are not reported as running.
+func (c *churnedPods) run(period time.Duration, batches, rate int) {
+	size := rate / batches
+	ticker := time.NewTicker(time.Second / time.Duration(batches))
+	defer ticker.Stop()
+	for end := time.Now().Add(period); time.Now().Before(end); <-ticker.C {
+		c.start(size)
+		for range size {
+			c.n.memory.Delete("default", c.name(c.oldest))
+			c.oldest++
+		}
+		c.n.mu.Lock()
+		for i := c.next - 3*size; i < c.next-2*size; i++ {
+			c.checked++
+			if !isRunning("", c.n.statuses[c.name(i)]) {
+				c.late++
+			}
+		}
+		for name, st := range c.n.statuses { // the benchmark itself must not grow
+			if st == nil {
+				delete(c.n.statuses, name)
+			}
+		}
+		c.n.mu.Unlock()
+	}
+}
+
+// idle waits until all pods run and the agent is idle, and returns the memory and the goroutines in use.
+func (c *churnedPods) idle() (memory uint64, goroutines int) {
+	require.Eventually(c.n.b, func() bool {
+		c.n.mu.Lock()
+		defer c.n.mu.Unlock()
+		running := 0
+		for _, st := range c.n.statuses {
+			if isRunning("", st) {
+				running++
+			}
+		}
+		return running == c.next-c.oldest
+	}, time.Minute, 100*time.Millisecond)
+	c.n.settle()
+	return heap(), goruntime.NumGoroutine()
+}
