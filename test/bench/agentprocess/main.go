@@ -1,30 +1,27 @@
 // Command agentprocess is an agent in a process of its own, so that benchmarks can measure what it uses, and compare it with a
 // kubelet that reads the same manifests. With -client it is only an empty client of the runtime, the least that any agent
-// uses: a connection and an event stream.
-//
-// It prints a line for the first status in which all containers of a pod run, and one when nothing of the pod is left: a word, the
-// name of the pod, and the time in nanoseconds. SIGTERM ends it.
+// uses: a connection and an event stream. SIGTERM ends it.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
-	"slices"
-	"sync"
 	"syscall"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/status"
 )
 
 func main() {
@@ -35,7 +32,7 @@ func main() {
 	maxPods := flag.Int("max-pods", 110, "pods at a time")
 	client := flag.Bool("client", false, "be a client that does nothing")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt) //nolint:forbidigo // the program is its own caller
 	defer stop()
 	run := runAgent
 	if *client {
@@ -51,7 +48,7 @@ func runAgent(ctx context.Context, endpoint, rootDir, manifests, cgroupRoot stri
 	a, err := agent.New(
 		agent.WithNodeName("bench"), agent.WithRootDir(rootDir), agent.WithRuntimeEndpoint(endpoint),
 		agent.WithNode(node.Config{CgroupRoot: cgroupRoot, DisableCgroups: cgroupRoot == "", MaxPods: maxPods}),
-		agent.WithSource("file", podsource.File(manifests)), agent.WithStatusSink(&sink{running: map[string]bool{}}),
+		agent.WithSource("file", podsource.File(manifests)), agent.WithStatusSink(status.SinkFunc(discard)),
 		agent.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
 	)
 	if err != nil {
@@ -60,6 +57,9 @@ func runAgent(ctx context.Context, endpoint, rootDir, manifests, cgroupRoot stri
 	return a.Run(ctx)
 }
 
+// discard is a status sink: an agent without one sends nothing.
+func discard(context.Context, *corev1.Pod, corev1.PodStatus) error { return nil }
+
 // runClient opens what every agent has open.
 func runClient(ctx context.Context, endpoint, _, _, _ string, _ int) error {
 	conn, err := cri.Dial(endpoint)
@@ -67,47 +67,13 @@ func runClient(ctx context.Context, endpoint, _, _, _ string, _ int) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	rt := v1.NewRuntimeServiceClient(conn)
-	if _, err := rt.Version(ctx, &v1.VersionRequest{}); err != nil {
+	client, err := cri.New(conn, cri.Config{})
+	if err != nil {
 		return err
 	}
-	if _, err := rt.GetContainerEvents(ctx, &v1.GetEventsRequest{}); err != nil {
+	if err := client.Watch(ctx, func(types.UID) {}); err != nil && ctx.Err() == nil && !errors.Is(err, runtime.ErrUnsupported) {
 		return err
 	}
 	<-ctx.Done()
 	return nil
-}
-
-// sink prints when pods run and when they are deleted.
-type sink struct {
-	mu      sync.Mutex
-	running map[string]bool
-}
-
-// SetStatus implements status.Sink.
-func (s *sink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
-	isRunning := st.Phase == corev1.PodRunning &&
-		!slices.ContainsFunc(st.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running == nil })
-	s.note("running", pod.Name, isRunning)
-	return nil
-}
-
-// DeleteStatus implements status.Deleter.
-func (s *sink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
-	s.note("deleted", pod.Name, false)
-	return nil
-}
-
-func (s *sink) note(what, pod string, isRunning bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if what == "running" && (!isRunning || s.running[pod]) {
-		return
-	}
-	if isRunning {
-		s.running[pod] = true
-	} else {
-		delete(s.running, pod)
-	}
-	fmt.Println(what, pod, time.Now().UnixNano())
 }

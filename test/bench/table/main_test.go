@@ -48,11 +48,11 @@ func TestRun(t *testing.T) {
 	assert.Contains(t, string(plot), ">containerd 1.6, 100 pods, a busy core<")
 	assert.Contains(t, string(plot), ">2.1</text>", "seconds of the agent's last pod")
 	for d := xml.NewDecoder(bytes.NewReader(plot)); ; {
-		if _, err := d.Token(); errors.Is(err, io.EOF) {
+		_, err := d.Token()
+		if errors.Is(err, io.EOF) {
 			break
-		} else {
-			require.NoError(t, err)
 		}
+		require.NoError(t, err)
 	}
 }
 

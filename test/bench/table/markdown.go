@@ -1,15 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
-	"io"
 	"math"
 	"strconv"
 	"strings"
 )
 
 // writeTable writes one line for each goal. Of several variants it has the range of their medians, else that of the runs.
-func writeTable(w io.Writer, goals []goal, all results) {
+func writeTable(w *bytes.Buffer, goals []goal, all results) {
 	fmt.Fprint(w, "| work | figure | target | measured | met |\n|---|---|---:|---:|---|\n")
 	work := ""
 	for _, g := range goals {
@@ -89,7 +89,7 @@ func bounds(values []float64) (low, high float64) {
 }
 
 // writeVariants writes the medians of each variant, for goals that have several.
-func writeVariants(w io.Writer, goals []goal, all results) {
+func writeVariants(w *bytes.Buffer, goals []goal, all results) {
 	for i := 0; i < len(goals); {
 		group := goals[i:]
 		for n := range group {
