@@ -133,7 +133,7 @@ func (h Hooks) guarded(log *slog.Logger) Hooks {
 	}
 }
 
-// Manager evicts pods under pressure. Admit, Conditions and RequestMeasurement may be
+// Manager evicts pods under pressure. Admit, Conditions, RequestMeasurement and SetPolicy may be
 // called from any goroutine.
 type Manager struct {
 	cfg       Config
@@ -154,6 +154,7 @@ type Manager struct {
 
 	mu         sync.Mutex // guards all below
 	conditions []corev1.NodeCondition
+	next       *Policy // of SetPolicy; nil: no other one
 }
 
 // New returns a Manager. It reports all errors in cfg at once and does no I/O.
@@ -168,7 +169,7 @@ func New(cfg Config) (*Manager, error) {
 	if err := errors.Join(append(errs, cfg.Check())...); err != nil {
 		return nil, err
 	}
-	cfg.PressureTransitionPeriod = cmp.Or(cfg.PressureTransitionPeriod, 5*time.Minute)
+	cfg.PressureTransitionPeriod = cmp.Or(cfg.PressureTransitionPeriod, defaultTransitionPeriod)
 	cfg.MonitoringPeriod = cmp.Or(cfg.MonitoringPeriod, 10*time.Second)
 	cfg.PodCleanupTimeout = cmp.Or(cfg.PodCleanupTimeout, 30*time.Second)
 	if cfg.Logger == nil {
@@ -258,6 +259,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
+// defaultTransitionPeriod is that of Config.PressureTransitionPeriod.
+const defaultTransitionPeriod = 5 * time.Minute
+
 // minIterationInterval is the minimum time between two iterations.
 const minIterationInterval = 20 * time.Millisecond
 
@@ -287,6 +291,7 @@ func (m *Manager) watch(ctx context.Context, n ThresholdNotifier) {
 // iterate measures and acts until no threshold requires more, and returns how long to
 // wait for the next iteration.
 func (m *Manager) iterate(ctx context.Context) time.Duration {
+	m.adoptPolicy()
 	if wait, done := m.checkNode(ctx); done {
 		return wait
 	}

@@ -21,6 +21,7 @@ const untaggedGracePeriod = time.Minute
 // snapshot is the input of one plan.
 type snapshot struct {
 	at     time.Time
+	policy Policy
 	images []runtime.Image
 	fs     runtime.FSUsage
 	state  PlanInput
@@ -46,13 +47,13 @@ func (c *Collector) takeSnapshot(ctx context.Context, all bool) (snapshot, error
 	if err := c.pinSandboxImage(ctx); err != nil {
 		return snapshot{}, err
 	}
-	l := snapshot{at: time.Now(), images: MergeByID(images), fs: fs}
+	l := snapshot{at: time.Now(), policy: *c.policy.Load(), images: MergeByID(images), fs: fs}
 	c.noteUnnamed(l.images, l.at)
 	ended := c.leases.takeUsed()
 	note(c.known, l.images, func(image runtime.Image) bool {
 		return used.has(image) || ended.has(image) || c.leases.has(image)
 	}, l.at)
-	l.state = PlanInput{Records: c.known, AllUnused: all, BytesToFree: BytesToFree(fs, c.cfg.Policy), KeepReason: func(image runtime.Image) Reason {
+	l.state = PlanInput{Records: c.known, AllUnused: all, BytesToFree: BytesToFree(fs, l.policy), KeepReason: func(image runtime.Image) Reason {
 		return c.keepReason(image, used, l.at)
 	}}
 	return l, nil
@@ -159,7 +160,7 @@ func (c *Collector) collect(ctx context.Context, all bool) (result Result, err e
 func (c *Collector) execute(ctx context.Context, l snapshot) (Result, error) {
 	result := Result{BytesToFree: l.state.BytesToFree}
 	var errs []error
-	for _, choice := range Plan(l.images, l.state, c.cfg.Policy, l.at) {
+	for _, choice := range Plan(l.images, l.state, l.policy, l.at) {
 		enough := result.BytesFreed >= result.BytesToFree
 		switch {
 		case ctx.Err() != nil:

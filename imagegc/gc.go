@@ -124,7 +124,8 @@ func (e *InsufficientSpaceError) Error() string {
 
 // Collector removes images.
 type Collector struct {
-	cfg    Config
+	cfg    Config // without the policy
+	policy atomic.Pointer[Policy]
 	keep   nameSet
 	leases *leases
 	ready  atomic.Bool // the images that pods need are known
@@ -144,7 +145,6 @@ func New(cfg Config) (*Collector, error) {
 		errs = append(errs, errors.New("imagegc: Config.Images required"))
 	}
 	errs = append(errs, cfg.Check())
-	cfg.Policy = cfg.Policy.withDefaults()
 	cfg.Period, cfg.DiskSettleTime = cmp.Or(cfg.Period, 5*time.Minute), cmp.Or(cfg.DiskSettleTime, time.Second)
 	cfg.SourcesTimeout = cmp.Or(cfg.SourcesTimeout, 2*time.Minute)
 	if cfg.Statfs == nil {
@@ -159,6 +159,7 @@ func New(cfg Config) (*Collector, error) {
 		return nil, err
 	}
 	c := &Collector{cfg: cfg, keep: make(nameSet), leases: newLeases(), collectCh: make(chan struct{}, 1)}
+	c.setPolicy(cfg.Policy)
 	c.ready.Store(cfg.Ready == nil && cfg.Unsynced == nil)
 	for _, ref := range cfg.KeepImages {
 		c.keep.add(ref)
@@ -200,6 +201,21 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
+// SetPolicy replaces Config.Policy for the collections that begin from now on. The same
+// defaults hold; an invalid policy changes nothing. It may be called from any goroutine.
+func (c *Collector) SetPolicy(p Policy) error {
+	if err := p.Check(); err != nil {
+		return err
+	}
+	c.setPolicy(p)
+	return nil
+}
+
+func (c *Collector) setPolicy(p Policy) {
+	p = p.withDefaults()
+	c.policy.Store(&p)
+}
+
 // Collect removes images above the maximum age and, if disk usage is at the high
 // threshold, as many as necessary to reach the low one. If that is not possible the
 // error is an *InsufficientSpaceError. It blocks until other collections have ended.
@@ -235,7 +251,7 @@ func (c *Collector) Explain(ctx context.Context, all bool) ([]Decision, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Plan(s.images, s.state, c.cfg.Policy, s.at), nil
+	return Plan(s.images, s.state, s.policy, s.at), nil
 }
 
 func (c *Collector) acquire(ctx context.Context) error {

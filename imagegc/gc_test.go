@@ -168,6 +168,37 @@ func TestCollector_RemovesLeastRecentlyUsed(t *testing.T) {
 	})
 }
 
+// Another policy holds for the next collection.
+func TestCollector_SetPolicy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(1000)
+		c := collector(t, imagegc.Config{Images: s})
+		for i := range 6 {
+			s.pull(fmt.Sprint("app", i), 100)
+		}
+		_, err := c.Collect(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, s.removed, "60 % of the disk")
+		time.Sleep(time.Hour)
+		require.ErrorContains(t, c.SetPolicy(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 60}), "must be below HighThresholdPercent 50")
+		_, err = c.Collect(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, s.removed, "an invalid policy changes nothing")
+		require.NoError(t, c.SetPolicy(imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 40}))
+		plan, err := c.Explain(t.Context(), false)
+		require.NoError(t, err)
+		assert.Len(t, slices.DeleteFunc(plan, func(d imagegc.Decision) bool { return !d.Remove }), 2)
+		_, err = c.Collect(t.Context())
+		require.NoError(t, err)
+		assert.Len(t, s.removed, 2)
+		require.NoError(t, c.SetPolicy(imagegc.Policy{}))
+		s.pull("big", 400)
+		_, err = c.Collect(t.Context())
+		require.NoError(t, err)
+		assert.Len(t, s.removed, 2, "the default again")
+	})
+}
+
 // IG-1
 func TestCollector_KeepsImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -61,11 +61,18 @@ type Group struct {
 // Check returns all that is wrong with the configuration, joined.
 func (c Config) Check() error {
 	var errs []error
-	if len(c.Groups) == 0 || c.Dial == nil {
-		errs = append(errs, errors.New("nodeshutdown: Config.Groups and Dial required"))
+	if c.Dial == nil {
+		errs = append(errs, errors.New("nodeshutdown: Config.Dial required"))
 	}
-	errs = append(errs, CheckGroups(c.Groups))
+	errs = append(errs, checkSomeGroups(c.Groups))
 	return errors.Join(errs...)
+}
+
+func checkSomeGroups(groups []Group) error {
+	if len(groups) == 0 {
+		return errors.New("nodeshutdown: Config.Groups required")
+	}
+	return CheckGroups(groups)
 }
 
 // CheckGroups returns an error for each priority that occurs twice and each period that is negative or not in seconds.

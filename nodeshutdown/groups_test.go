@@ -37,9 +37,9 @@ func TestGracePeriods(t *testing.T) {
 
 func TestConfig_Check(t *testing.T) {
 	_, err := nodeshutdown.New(nodeshutdown.Config{})
-	require.EqualError(t, err, "nodeshutdown: Config.Groups and Dial required")
+	require.EqualError(t, err, "nodeshutdown: Config.Dial required\nnodeshutdown: Config.Groups required")
 	_, err = nodeshutdown.New(nodeshutdown.Config{Groups: nodeshutdown.GracePeriods(time.Second, 0)})
-	require.EqualError(t, err, "nodeshutdown: Config.Groups and Dial required")
+	require.EqualError(t, err, "nodeshutdown: Config.Dial required")
 	err = nodeshutdown.CheckGroups([]nodeshutdown.Group{{1, time.Second}, {2, -time.Second}, {3, 0}, {1, 1500 * time.Millisecond}})
 	require.EqualError(t, err, "nodeshutdown: period -1s of priority 2 must be in whole seconds from 0\n"+
 		"nodeshutdown: priority 1 has two periods\nnodeshutdown: period 1.5s of priority 1 must be in whole seconds from 0")

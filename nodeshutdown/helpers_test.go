@@ -28,7 +28,7 @@ type machine struct {
 	trace     []string
 	changes   chan bool // of the current connection
 	down      bool
-	locked    bool
+	locks     int
 	dialErr   error
 	lockErr   error
 	connected int
@@ -81,7 +81,7 @@ func (c *connection) Inhibit(_ context.Context, period time.Duration) (io.Closer
 		return nil, c.lockErr
 	}
 	c.note("locked for %v", period)
-	c.locked = true
+	c.locks++
 	return c.machine, nil
 }
 
@@ -90,10 +90,10 @@ func (m *machine) Close() error {
 	m.note("released")
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.locked {
+	if m.locks == 0 {
 		return errors.New("released twice")
 	}
-	m.locked = false
+	m.locks--
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/podspec"
@@ -39,9 +40,11 @@ const (
 
 // Manager handles the shutdown of a node. Its methods can be called from any goroutine.
 type Manager struct {
-	cfg Config
+	cfg       Config        // without the groups
+	changedCh chan struct{} // the groups are others
 
-	mu           sync.Mutex
+	mu           sync.Mutex // guards all below
+	groups       []Group    // sorted
 	shuttingDown bool
 }
 
@@ -50,11 +53,29 @@ func New(cfg Config) (*Manager, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	cfg.Groups = sorted(cfg.Groups)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{cfg: cfg}, nil
+	return &Manager{cfg: cfg, groups: sorted(cfg.Groups), changedCh: make(chan struct{}, 1)}, nil
+}
+
+// SetGroups replaces Config.Groups for shutdowns that begin from now on. Invalid groups change nothing.
+func (m *Manager) SetGroups(groups []Group) error {
+	if err := checkSomeGroups(groups); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.groups = sorted(groups)
+	m.mu.Unlock()
+	notify.Send(m.changedCh) // for a lock of the new period
+	return nil
+}
+
+// currentGroups returns the groups and their total period.
+func (m *Manager) currentGroups() ([]Group, time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.groups, Total(m.groups)
 }
 
 // Admit implements syncloop.Admitter: it rejects every pod while the node shuts down.
@@ -129,6 +150,8 @@ func (r *Runner) watch(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-r.m.changedCh:
+			lock = r.renew(ctx, login, lock)
 		case down, ok := <-login.Shutdowns():
 			if !ok {
 				return errConnectionLost
@@ -145,14 +168,42 @@ func (r *Runner) watch(ctx context.Context) error {
 			}
 			r.set(false, messageCancelled)
 			if lock == nil {
-				lock, err = login.Inhibit(ctx, Total(r.m.cfg.Groups))
-				if err != nil {
-					return fmt.Errorf("delay shutdowns: %w", err)
+				if lock, err = r.inhibit(ctx, login); err != nil {
+					return err
 				}
-				r.m.cfg.Logger.Info("shutdowns of the node are delayed until pods have terminated", slog.Duration("period", Total(r.m.cfg.Groups)))
 			}
 		}
 	}
+}
+
+// inhibit takes a lock for the periods of all groups.
+func (r *Runner) inhibit(ctx context.Context, login Login) (io.Closer, error) {
+	select {
+	case <-r.m.changedCh: // this lock has the new period
+	default:
+	}
+	_, period := r.m.currentGroups()
+	lock, err := login.Inhibit(ctx, period)
+	if err != nil {
+		return nil, fmt.Errorf("delay shutdowns: %w", err)
+	}
+	r.m.cfg.Logger.Info("shutdowns of the node are delayed until pods have terminated", slog.Duration("period", period))
+	return lock, nil
+}
+
+// renew replaces a lock, if there is one, by one for the groups of now. Without success, as
+// when a shutdown has just begun, the old one stays.
+func (r *Runner) renew(ctx context.Context, login Login, lock io.Closer) io.Closer {
+	if lock == nil {
+		return nil
+	}
+	next, err := r.inhibit(ctx, login)
+	if err != nil {
+		r.m.cfg.Logger.Warn("shutdown lock not renewed, its period stays", logattr.Err(err))
+		return lock
+	}
+	r.release(lock)
+	return next
 }
 
 func (r *Runner) release(lock io.Closer) {

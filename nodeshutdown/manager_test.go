@@ -30,7 +30,7 @@ func start(t *testing.T, m *machine, stateFile string, groups ...nodeshutdown.Gr
 	t.Cleanup(func() {
 		cancel()
 		assert.NoError(t, <-done)
-		assert.False(t, m.locked, "the lock is released at the end")
+		assert.Zero(t, m.locks, "the lock is released at the end")
 	})
 	synctest.Wait()
 	return manager
@@ -182,4 +182,54 @@ func TestManager_RecordsShutdown(t *testing.T) {
 	require.NoError(t, os.Remove(file))
 	require.NoError(t, os.Symlink("/dev/zero", file))
 	boot("with another file", second, `0s level=WARN msg="reading the record of the previous node shutdown failed" err="`+file+` is not a regular file"`)
+}
+
+// SD-2: other periods hold from the next shutdown on, with a lock that is long enough; the machine is never without a lock.
+func TestManager_SetGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newPod("a", 0))
+		manager := start(t, m, "", nodeshutdown.GracePeriods(5*second, 0)...)
+		require.ErrorContains(t, manager.SetGroups(nil), "Config.Groups required")
+		require.ErrorContains(t, manager.SetGroups([]nodeshutdown.Group{{Period: -second}}), "must be in whole seconds")
+		m.requireTrace(t, "0s locked for 5s")
+		time.Sleep(second)
+		require.NoError(t, manager.SetGroups(nodeshutdown.GracePeriods(9*second, 2*second)))
+		synctest.Wait()
+		m.requireTrace(t, "1s locked for 9s", "1s released")
+		m.set(true)
+		time.Sleep(time.Minute)
+		m.requireTrace(t, "1s event Node NodeShutdown: Shutdown manager detected shutdown event", "1s a: Terminated in 7s", "8s a exited", "8s released")
+	})
+}
+
+// Without a new lock, as in the moment in which a shutdown begins, the old one stays.
+func TestManager_SetGroupsKeepsTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newPod("a", 0))
+		manager := start(t, m, "", nodeshutdown.GracePeriods(5*second, 0)...)
+		m.requireTrace(t, "0s locked for 5s")
+		m.lockErr = errors.New("in progress")
+		require.NoError(t, manager.SetGroups(nodeshutdown.GracePeriods(7*second, 0)))
+		synctest.Wait()
+		m.requireTrace(t, `0s level=WARN msg="shutdown lock not renewed, its period stays" err="delay shutdowns: in progress"`)
+		m.set(true)
+		time.Sleep(time.Minute)
+		m.requireTrace(t, "0s event Node NodeShutdown: Shutdown manager detected shutdown event", "0s a: Terminated in 7s", "7s a exited", "7s released")
+		m.lockErr = nil
+	})
+}
+
+// While there is no connection, the groups are changed for the lock to come.
+func TestManager_SetGroupsBeforeTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine()
+		m.dialErr = errors.New("not there")
+		manager := start(t, m, "", nodeshutdown.GracePeriods(5*second, 0)...)
+		require.NoError(t, manager.SetGroups(nodeshutdown.GracePeriods(7*second, 0)))
+		m.mu.Lock()
+		m.dialErr = nil
+		m.mu.Unlock()
+		time.Sleep(time.Minute)
+		m.requireTrace(t, `0s level=WARN msg="shutdown notification unavailable, retrying" err="connect to the login manager: not there"`, "1s locked for 7s")
+	})
 }

@@ -18,7 +18,7 @@ import (
 func (r *Runner) terminatePods(ctx context.Context) {
 	begun := time.Now()
 	r.save(state{StartTime: begun})
-	groups := r.m.cfg.Groups
+	groups, _ := r.m.currentGroups()
 	for i, pods := range groupPods(groups, r.pods.ActivePods()) {
 		if len(pods) > 0 && ctx.Err() == nil {
 			r.terminateGroup(ctx, groups[i], pods)

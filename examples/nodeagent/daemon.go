@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/sublet-dev/agent"
-	"github.com/sublet-dev/agent/kubeletconfig"
+	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/syncloop"
 	"github.com/sublet-dev/agent/systemd"
 )
@@ -80,23 +80,31 @@ func levelOf(verbosity int) slog.Level {
 
 // daemon reports the agent to systemd, and reads the configuration again on SIGHUP.
 type daemon struct {
-	f        *flags
-	log      *slog.Logger
-	notifier *systemd.Notifier
-	// reloadable applies the value of a field that can change while the agent runs.
-	reloadable map[string]func(next *flags) error
-	applied    map[string]string // of these fields
+	f          *flags
+	log        *slog.Logger
+	notifier   *systemd.Notifier
+	reloadable []reloadable
+	applied    map[string]string    // of their fields: what is in effect
+	hard       []eviction.Threshold // of the start
 }
 
 func newDaemon(f *flags, a *agent.Agent, log *slog.Logger) (*daemon, error) {
-	d := &daemon{f: f, log: log, applied: map[string]string{}, reloadable: map[string]func(next *flags) error{
-		"logging.verbosity": func(next *flags) error { f.daemon.level.Set(levelOf(next.verbosity)); return nil },
-		"oomScoreAdj":       func(next *flags) error { return adjustOOMScore(oomScoreFile, next.oomScoreAdj) },
-	}}
-	for path := range d.reloadable {
-		d.applied[path] = f.config.effective.Text(path)
+	d := &daemon{f: f, log: log, applied: map[string]string{}}
+	d.reloadable = d.reloads(a)
+	for _, r := range d.reloadable {
+		for _, path := range r.paths {
+			d.applied[path] = f.config.effective.Text(path)
+		}
 	}
-	var err error
+	capacity, err := f.capacity()
+	if err != nil {
+		return nil, err
+	}
+	s, err := f.config.effective.Settings(capacity)
+	if err != nil {
+		return nil, err
+	}
+	d.hard, _ = byKind(s.Eviction.Thresholds)
 	d.notifier, err = systemd.New(systemd.Config{Alive: alive(a), Status: func() string { return statusLine(a) }, Logger: log})
 	return d, err
 }
@@ -142,46 +150,4 @@ func (d *daemon) start(ctx context.Context) (stop func()) {
 		cancel()
 		wg.Wait()
 	}
-}
-
-// reload reads flags and files again. What can change is applied; of the rest the log says that it needs a restart. A
-// configuration with a mistake changes nothing.
-func (d *daemon) reload() {
-	next, err := parse(d.f.daemon.args, io.Discard)
-	if err != nil {
-		d.log.Error("configuration rejected, the previous one stays", slog.Any("err", err))
-		return
-	}
-	changes := 0
-	for _, path := range d.changed(next.config.effective) {
-		changes++
-		apply, ok := d.reloadable[path]
-		if !ok {
-			d.log.Warn("configuration change needs a restart", slog.String("field", path))
-			continue
-		}
-		if err := apply(&next); err != nil {
-			d.log.Warn("configuration change not applied", slog.String("field", path), slog.Any("err", err))
-			continue
-		}
-		d.applied[path] = next.config.effective.Text(path)
-		d.log.Info("configuration change applied", slog.String("field", path), slog.String("value", d.applied[path]))
-	}
-	d.log.Info("configuration read again", slog.Int("changes", changes))
-}
-
-// changed returns the fields in which next differs from what is in effect.
-func (d *daemon) changed(next *kubeletconfig.Config) []string {
-	var paths []string
-	for _, f := range kubeletconfig.Fields() {
-		if applied, ok := d.applied[f.Path]; ok && applied != next.Text(f.Path) {
-			paths = append(paths, f.Path)
-		}
-	}
-	for _, path := range d.f.config.effective.Changed(next) {
-		if d.reloadable[path] == nil {
-			paths = append(paths, path)
-		}
-	}
-	return paths
 }

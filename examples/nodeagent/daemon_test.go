@@ -67,18 +67,38 @@ func TestRun_UnderSystemd(t *testing.T) {
 	await("READY=1\nSTATUS=")
 	await("WATCHDOG=1\nSTATUS=ready")
 
-	configure("logging: {verbosity: 4}\nmaxPods: 7\n")
+	configure("logging: {verbosity: 4, flushFrequency: 9s}\nmaxPods: 7\nimageGCHighThresholdPercent: 90\nevictionMaxPodGracePeriod: 20\n" +
+		"staticPodURLHeader: {Authorization: [secret]}\nshutdownGracePeriod: 10s\n")
 	reloads <- syscall.SIGHUP
 	await("RELOADING=1\nMONOTONIC_USEC=")
 	await("READY=1")
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), `msg="configuration read again" changes=2`) }, time.Minute, 10*time.Millisecond)
-	assert.Contains(t, out.String(), `msg="configuration change applied" field=logging.verbosity value=4`)
-	assert.Contains(t, out.String(), `msg="configuration change needs a restart" field=maxPods`)
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), `msg="configuration read again" changes=6`) }, time.Minute, 10*time.Millisecond, out.String())
+	for _, line := range []string{
+		`level=INFO msg="configuration change applied" field=logging.verbosity old=0 new=4`,
+		`level=INFO msg="configuration change applied" field=imageGCHighThresholdPercent old=85 new=90`,
+		`level=INFO msg="configuration change applied" field=evictionMaxPodGracePeriod old=0 new=20`,
+		`level=WARN msg="configuration change needs a restart" field=maxPods old=110 new=7`,
+		`level=WARN msg="configuration change needs a restart" field=staticPodURLHeader old="" new=(hidden)`,
+		`level=WARN msg="configuration change needs a restart" field=shutdownGracePeriod old=0s new=10s`, // it was off at the start
+	} {
+		assert.Contains(t, out.String(), line)
+	}
+	assert.NotContains(t, out.String(), "secret")
+	assert.NotContains(t, out.String(), "logging.flushFrequency", "it has no effect")
+	configure("evictionMaxPodGracePeriod: 30\n")
+	reloads <- syscall.SIGHUP
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), `msg="configuration read again" changes=3`) }, time.Minute, 10*time.Millisecond)
+	assert.Contains(t, out.String(), `field=logging.verbosity old=4 new=0`)
+	assert.Contains(t, out.String(), `field=imageGCHighThresholdPercent old=90 new=85`)
+	assert.Contains(t, out.String(), `field=evictionMaxPodGracePeriod old=20 new=30`)
 	configure("maxPods: many\n")
 	reloads <- syscall.SIGHUP
 	require.Eventually(t, func() bool {
 		return strings.Contains(out.String(), `msg="configuration rejected, the previous one stays"`)
 	}, time.Minute, 10*time.Millisecond)
+	configure("kubeReserved: {cpu: \"1000000\"}\n") // valid, but not on this machine
+	reloads <- syscall.SIGHUP
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "leave no cpu for pods") }, time.Minute, 10*time.Millisecond)
 	await("WATCHDOG=1")
 	cancel()
 	await("STOPPING=1")

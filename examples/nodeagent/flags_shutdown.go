@@ -15,7 +15,10 @@ import (
 )
 
 // shutdownFlags are about the shutdown of the machine, in the style of the kubelet's, which has them in its configuration only.
-type shutdownFlags struct{ period, criticalPeriod time.Duration }
+type shutdownFlags struct {
+	period, criticalPeriod time.Duration
+	manager                *nodeshutdown.Manager // of options; nil: pods are not terminated
+}
 
 func (f *shutdownFlags) define(fs *flag.FlagSet) {
 	fs.DurationVar(&f.period, "shutdown-grace-period", 0, "when the machine shuts down, terminate pods within this time by a lock of systemd-logind; 0: leave them to systemd")
@@ -33,6 +36,7 @@ func (f *shutdownFlags) options(all *flags, s *kubeletconfig.Settings, log *slog
 	if err != nil {
 		return nil, err
 	}
+	f.manager = m
 	s.Node.ReadyChecks = append(s.Node.ReadyChecks, node.Check(m.Check))
 	return []agent.Option{
 		agent.WithAdmitter(m),

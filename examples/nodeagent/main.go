@@ -9,8 +9,9 @@
 //	nodeagent get | logs | exec | attach | port-forward | restart | evict | drain
 //
 // SIGTERM stops the agent. Pods keep running and the next agent adopts them; with
-// -drain they are terminated first. SIGHUP reads -config and -config-dir again: the verbosity of the log and oomScoreAdj
-// change at once, of other changes the log says that they need a restart.
+// -drain they are terminated first. SIGHUP reads -config and -config-dir again: what can change changes at once, such as the
+// verbosity of the log, soft thresholds of eviction and periods of a shutdown (packaging/README.md has all); of other changes
+// the log says that they need a restart.
 //
 // Exit codes: 0 after a clean stop, 1 if the agent failed, 2 for invalid flags or configuration, 3 if another agent has
 // -root-dir, 4 if -root-dir has lost the id of the owner of its pods. A restart helps after 1 only.

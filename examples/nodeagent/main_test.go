@@ -88,7 +88,7 @@ func TestFlagsMakeAnAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, err := parse(append([]string{"-manifests", t.TempDir(), "-root-dir", t.TempDir()}, extra...), io.Discard)
 			require.NoError(t, err)
-			opts, err := options(f, slog.New(slog.DiscardHandler), nil, pluginDirs{}, &lateAccounts{})
+			opts, err := options(&f, slog.New(slog.DiscardHandler), nil, pluginDirs{}, &lateAccounts{})
 			require.NoError(t, err)
 			_, err = agent.New(opts...)
 			require.NoError(t, err)

@@ -30,7 +30,7 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	log := f.logger(out)
 	api := newKubeAPI(&f, log)
 	plugins, accounts := pluginDirs{}, &lateAccounts{}
-	opts, err := options(f, log, api, plugins, accounts)
+	opts, err := options(&f, log, api, plugins, accounts)
 	if err != nil {
 		return usageError{err}
 	}
@@ -123,7 +123,7 @@ func together(ctx context.Context, first, second func(context.Context) error) er
 }
 
 // options converts flags to options of the agent.
-func options(f flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accounts *lateAccounts) ([]agent.Option, error) {
+func options(f *flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accounts *lateAccounts) ([]agent.Option, error) {
 	ip, err := f.ip()
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func options(f flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accoun
 		return nil, err
 	}
 	s.CRI.Credentials = credentials
-	shutdown, err := f.shutdown.options(&f, &s, log)
+	shutdown, err := f.shutdown.options(f, &s, log)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func options(f flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accoun
 	}
 	opts = append(opts, resources...)
 	if f.kube.kubeconfig == "" {
-		volumes, _, err := f.csi.options(&f, nil, nil, plugins, log)
+		volumes, _, err := f.csi.options(f, nil, nil, plugins, log)
 		if err != nil {
 			return nil, err
 		}

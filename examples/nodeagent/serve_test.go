@@ -31,7 +31,7 @@ func TestServe_KubeletAPI(t *testing.T) {
 	}, io.Discard)
 	require.NoError(t, err)
 	log := f.logger(io.Discard)
-	opts, err := options(f, log, nil, pluginDirs{}, &lateAccounts{})
+	opts, err := options(&f, log, nil, pluginDirs{}, &lateAccounts{})
 	require.NoError(t, err)
 	page, err := f.debug.options(f.nodeName)
 	require.NoError(t, err)
