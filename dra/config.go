@@ -26,9 +26,17 @@ type Claims interface {
 	ResourceClaim(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error)
 }
 
+// Node lets the cluster know which drivers the node has. *kube.ResourceSlices removes what
+// those that are gone have published.
+type Node interface {
+	// SetDrivers replaces the names of the drivers that can be reached. It does not block.
+	SetDrivers(names []string)
+}
+
 // Config describes a Manager.
 type Config struct {
 	Claims Claims // required
+	Node   Node   // default: none
 	// RequireReservation rejects claims whose status is not reserved for the pod, as it is
 	// in a cluster. Claims of manifests have no reservations.
 	RequireReservation bool

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/dra/v1"
 
@@ -23,11 +25,58 @@ import (
 // maxMessageBytes bounds a message of a driver.
 const maxMessageBytes = 4 << 20
 
+// maxReconnectDelay bounds the time until a driver that was started again is noticed.
+const maxReconnectDelay = 3 * time.Second
+
 // driver is a registered driver. During an upgrade there may be two of one name.
 type driver struct {
-	socket string // of the registration
-	conn   *grpc.ClientConn
-	client api.DRAPluginClient
+	m         *Manager
+	socket    string // of the registration
+	conn      *grpc.ClientConn
+	client    api.DRAPluginClient
+	connected bool // guarded by Manager.mu; only kept for Config.Node
+}
+
+// TagRPC implements stats.Handler.
+func (*driver) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements stats.Handler.
+func (*driver) HandleRPC(context.Context, stats.RPCStats) {}
+
+// TagConn implements stats.Handler.
+func (*driver) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler: a driver that was killed leaves its sockets, so that
+// only the connection says that it is gone.
+func (d *driver) HandleConn(_ context.Context, s stats.ConnStats) {
+	_, begins := s.(*stats.ConnBegin)
+	d.m.mu.Lock()
+	d.connected = begins
+	conn := d.conn
+	d.m.mu.Unlock()
+	if !begins && conn != nil {
+		conn.Connect() // it may be started again
+	}
+	d.m.driversChanged()
+}
+
+// driversChanged tells the cluster which drivers there are.
+func (m *Manager) driversChanged() {
+	if m.cfg.Node == nil {
+		return
+	}
+	m.notifying.Lock() // the last call has the last state
+	defer m.notifying.Unlock()
+	m.mu.Lock()
+	var names []string
+	for name, list := range m.drivers {
+		if slices.ContainsFunc(list, func(d *driver) bool { return d.connected }) {
+			names = append(names, name)
+		}
+	}
+	m.mu.Unlock()
+	slices.Sort(names)
+	m.cfg.Node.SetDrivers(names)
 }
 
 var _ pluginregistry.Handler = (*Manager)(nil)
@@ -40,19 +89,31 @@ func (m *Manager) Register(_ context.Context, p pluginregistry.Plugin) error {
 	if !filepath.IsAbs(p.Endpoint) {
 		return fmt.Errorf("dra: driver %s: endpoint %q must be an absolute path", p.Name, p.Endpoint)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+p.Endpoint,
+	d := &driver{m: m, socket: p.Socket}
+	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", p.Endpoint)
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
-	)
+	}
+	if m.cfg.Node != nil {
+		opts = append(opts, grpc.WithStatsHandler(d), grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnectDelay},
+			MinConnectTimeout: maxReconnectDelay,
+		}))
+	}
+	conn, err := grpc.NewClient("passthrough:///"+p.Endpoint, opts...)
 	if err != nil {
 		return fmt.Errorf("dra: driver %s: %w", p.Name, err)
 	}
 	m.mu.Lock()
-	m.drivers[p.Name] = append(m.drivers[p.Name], &driver{p.Socket, conn, api.NewDRAPluginClient(conn)})
+	d.conn, d.client = conn, api.NewDRAPluginClient(conn)
+	m.drivers[p.Name] = append(m.drivers[p.Name], d)
 	m.mu.Unlock()
+	if m.cfg.Node != nil {
+		conn.Connect()
+	}
 	m.cfg.Logger.Info("dra driver registered", slog.String("driver", p.Name), slog.String("endpoint", p.Endpoint))
 	return nil
 }
@@ -71,6 +132,7 @@ func (m *Manager) Deregister(_ context.Context, p pluginregistry.Plugin) {
 		delete(m.drivers, p.Name)
 	}
 	m.mu.Unlock()
+	m.driversChanged()
 	for _, d := range removed {
 		if err := d.conn.Close(); err != nil {
 			m.cfg.Logger.Debug("close failed", logattr.Err(err))

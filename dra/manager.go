@@ -27,6 +27,8 @@ type Manager struct {
 
 	file *statefile.File[savedState]
 
+	notifying sync.Mutex // serialises calls of Config.Node; locked before mu
+
 	mu      sync.Mutex
 	drivers map[string][]*driver
 	claims  map[types.UID]*claimState

@@ -63,7 +63,8 @@ type Storage struct {
 
 	mu      sync.Mutex // guards the fields below; never held during I/O
 	drivers []storagev1.CSINodeDriver
-	known   bool // SetDrivers was called
+	own     map[string]bool // drivers that were registered with this process
+	inherit bool            // those of a previous process may come back
 	cached  map[string]cachedDriver
 }
 
@@ -82,7 +83,7 @@ func (k *Kube) Storage(cfg StorageConfig) (*Storage, error) {
 	if cfg.Pods == nil {
 		cfg.Pods = k.desiredPods
 	}
-	s := &Storage{k: k, cfg: cfg, changed: make(chan struct{}, 1), cached: map[string]cachedDriver{}, disk: objectDir(cfg.Dir)}
+	s := &Storage{k: k, cfg: cfg, changed: make(chan struct{}, 1), own: map[string]bool{}, inherit: true, cached: map[string]cachedDriver{}, disk: objectDir(cfg.Dir)}
 	s.prepare = sync.OnceValue(s.disk.prepare)
 	return s, nil
 }
@@ -209,14 +210,17 @@ func (s *Storage) Expanded(ctx context.Context, claim *corev1.PersistentVolumeCl
 // SetDrivers sets the drivers of this node, which Run writes. It does not block.
 func (s *Storage) SetDrivers(drivers []storagev1.CSINodeDriver) {
 	s.mu.Lock()
-	s.drivers, s.known = slices.Clone(drivers), true
+	s.drivers = slices.Clone(drivers)
+	for _, d := range drivers {
+		s.own[d.Name] = true
+	}
 	s.mu.Unlock()
 	notify.Send(s.changed)
 }
 
 // Run keeps the CSINode of this node, and the labels and ids of its drivers on the Node, until
-// ctx is done. It returns nil then. Drivers that were registered with a previous process stay
-// until the first one registers.
+// ctx is done. It returns nil then. A driver that was registered with a previous process has 30
+// seconds to come back; pods may be scheduled for its volumes meanwhile.
 func (s *Storage) Run(ctx context.Context) error {
 	if err := s.prepare(); err != nil {
 		return fmt.Errorf("kube: directory of volumes: %w", err)
@@ -225,6 +229,8 @@ func (s *Storage) Run(ctx context.Context) error {
 	defer retry.Stop()
 	sweep := time.NewTicker(sweepPeriod)
 	defer sweep.Stop()
+	forget := time.NewTimer(absentDriverDelay)
+	defer forget.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -232,6 +238,10 @@ func (s *Storage) Run(ctx context.Context) error {
 		case <-sweep.C:
 			s.sweep()
 			continue
+		case <-forget.C:
+			s.mu.Lock()
+			s.inherit = false
+			s.mu.Unlock()
 		case <-s.changed:
 		case <-retry.C:
 		}
@@ -253,9 +263,6 @@ var errNotRegistered = errors.New("the Node does not exist yet")
 func (s *Storage) write(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
 	defer cancel()
-	s.mu.Lock()
-	drivers, known := s.drivers, s.known
-	s.mu.Unlock()
 	node, err := s.k.cfg.Client.CoreV1().Nodes().Get(ctx, s.k.cfg.NodeName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return errNotRegistered
@@ -263,28 +270,28 @@ func (s *Storage) write(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("get node: %w", err)
 	}
-	if known { // before the CSINode, whose topology keys are labels
-		if err := s.patchNode(ctx, node, drivers); err != nil {
-			return err
-		}
-	}
 	client := s.k.cfg.Client.StorageV1().CSINodes()
 	current, err := client.Get(ctx, node.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		_, err = client.Create(ctx, &storagev1.CSINode{
-			ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}},
-			Spec:       storagev1.CSINodeSpec{Drivers: append([]storagev1.CSINodeDriver{}, drivers...)},
-		}, metav1.CreateOptions{})
+	isNew := apierrors.IsNotFound(err)
+	if err != nil && !isNew {
 		return err
 	}
-	if err != nil || !known {
+	if isNew {
+		current = &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
+			Name: node.Name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}},
+		}}
+	}
+	drivers := s.desiredDrivers(current.Spec.Drivers)
+	if err := s.patchNode(ctx, node, drivers); err != nil { // before the CSINode, whose topology keys are labels
+		return err
+	}
+	if isNew {
+		current.Spec.Drivers = drivers
+		_, err = client.Create(ctx, current, metav1.CreateOptions{})
 		return err
 	}
 	desired := current.DeepCopy()
 	desired.Spec.Drivers = drivers
-	if desired.Spec.Drivers == nil {
-		desired.Spec.Drivers = []storagev1.CSINodeDriver{} // required, may be empty
-	}
 	if apiequality.Semantic.DeepEqual(current.Spec.Drivers, desired.Spec.Drivers) {
 		return nil
 	}
@@ -292,6 +299,19 @@ func (s *Storage) write(ctx context.Context) error {
 		return fmt.Errorf("CSINode %s: %w", node.Name, err)
 	}
 	return nil
+}
+
+// desiredDrivers returns the drivers of the node, with those of the CSINode that may come back.
+func (s *Storage) desiredDrivers(current []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	drivers := append([]storagev1.CSINodeDriver{}, s.drivers...) // required, may be empty
+	for _, d := range current {
+		if s.inherit && !s.own[d.Name] {
+			drivers = append(drivers, d)
+		}
+	}
+	return drivers
 }
 
 // replace updates the CSINode. What a driver says of itself is immutable there: a driver that

@@ -188,15 +188,40 @@ func TestStorage_WritesCSINode(t *testing.T) {
 	})
 }
 
-// Drivers that a previous process has registered stay until one registers.
-func TestStorage_KeepsDriversUntilOneRegisters(t *testing.T) {
+// Drivers that a previous process has registered may come back for a while, whatever others do.
+func TestStorage_ForgetsDriversThatDoNotComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		old := storagev1.CSINodeDriver{Name: "old", NodeID: "id"}
-		s, client := newStorage(t, StorageConfig{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}},
-			&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{old}}})
-		require.NoError(t, s.write(t.Context()))
-		n, err := client.StorageV1().CSINodes().Get(t.Context(), "n", metav1.GetOptions{})
-		require.NoError(t, err)
-		assert.Equal(t, []storagev1.CSINodeDriver{old}, n.Spec.Drivers)
+		driver := func(name string) storagev1.CSINodeDriver { return storagev1.CSINodeDriver{Name: name, NodeID: "id"} }
+		a, b, c := driver("a"), driver("b"), driver("c")
+		s, client := newStorage(t, StorageConfig{},
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{nodeIDAnnotation: `{"a":"id","b":"id","c":"id"}`}}},
+			&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{a, b, c}}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		requireDrivers := func(annotation string, want ...storagev1.CSINodeDriver) {
+			t.Helper()
+			synctest.Wait()
+			n, err := client.StorageV1().CSINodes().Get(ctx, "n", metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.ElementsMatch(t, want, n.Spec.Drivers)
+			node, err := client.CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.JSONEq(t, annotation, node.Annotations[nodeIDAnnotation])
+		}
+		requireDrivers(`{"a":"id","b":"id","c":"id"}`, a, b, c)
+		s.SetDrivers([]storagev1.CSINodeDriver{b})
+		requireDrivers(`{"a":"id","b":"id","c":"id"}`, a, b, c)
+		s.SetDrivers(nil)
+		requireDrivers(`{"a":"id","c":"id"}`, a, c)
+		time.Sleep(absentDriverDelay - time.Second)
+		s.SetDrivers([]storagev1.CSINodeDriver{c})
+		requireDrivers(`{"a":"id","c":"id"}`, a, c)
+		time.Sleep(2 * time.Second)
+		requireDrivers(`{"c":"id"}`, c)
+		s.SetDrivers(nil)
+		requireDrivers(`{}`)
+		cancel()
+		require.NoError(t, <-done)
 	})
 }

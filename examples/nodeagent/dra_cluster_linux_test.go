@@ -134,7 +134,7 @@ func TestRun_UpstreamDRATestDriver(t *testing.T) {
 	c.start()
 	c.eventually(longRunTime, func() error { return c.reportedRunning("first", "second") })
 	require.Equal(t, before, c.identity(), "no container was restarted")
-	c.startUpstreamDriver(program, registry)
+	stop = c.startUpstreamDriver(program, registry)
 	released := func() {
 		t.Helper()
 		c.eventually(longRunTime, func() error {
@@ -156,6 +156,23 @@ func TestRun_UpstreamDRATestDriver(t *testing.T) {
 	d.seesVariable("third", "user_answer", "42")
 	c.delete("third")
 	released()
+	published := func(n int) {
+		t.Helper()
+		c.eventually(2*longRunTime, func() error {
+			slices, err := c.admin.ResourceV1().ResourceSlices().List(c.ctx, metav1.ListOptions{})
+			if err != nil || len(slices.Items) != n {
+				return fmt.Errorf("%d ResourceSlices, want %d: %w", len(slices.Items), n, err)
+			}
+			return nil
+		})
+	}
+	published(1)
+	// A driver that is killed for good leaves the socket of its registration, and what it has
+	// published, which the node removes.
+	stop()
+	published(0)
+	c.startUpstreamDriver(program, registry)
+	published(1)
 	files, err := filepath.Glob(filepath.Join(filepath.Dir(c.node.Socket), "cdi", "*"))
 	require.NoError(t, err)
 	require.Empty(t, files)

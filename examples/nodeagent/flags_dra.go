@@ -28,13 +28,16 @@ func (f *draFlags) options(all *flags, c *cluster, plugins pluginDirs, log *slog
 		return nil, nil
 	}
 	cfg := dra.Config{Claims: volume.NewFiles(all.manifests), StateFile: filepath.Join(all.rootDir, "resourceclaims.json"), Logger: log}
+	var opts []agent.Option
 	if c != nil {
-		cfg.Claims, cfg.RequireReservation = c.kube, true
+		published := c.kube.ResourceSlices()
+		cfg.Claims, cfg.RequireReservation, cfg.Node = c.kube, true, published
+		opts = append(opts, agent.WithRunner("resource slices", func(*agent.Components) (agent.Runner, error) { return published, nil }))
 	}
 	m, err := dra.New(cfg)
 	if err != nil {
 		return nil, err
 	}
 	plugins.add(f.pluginDir, "DRAPlugin", m)
-	return []agent.Option{agent.WithInjector(m)}, nil
+	return append(opts, agent.WithInjector(m)), nil
 }
