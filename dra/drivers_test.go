@@ -40,7 +40,7 @@ func (c *fakeCluster) requireDrivers(t *testing.T, want ...string) {
 
 // A driver is one of the node while it can be reached. One that is killed leaves its sockets, and
 // is there again when it is started again.
-func TestManager_TellsWhichDriversThereAre(t *testing.T) {
+func TestManager_SetsDriversOfTheNode(t *testing.T) {
 	cluster := new(fakeCluster)
 	m := newManager(t, stateFile(t), fakeClaims{}, func(cfg *dra.Config) { cfg.Node = cluster })
 	p := serve(t, new(fakeDriver))

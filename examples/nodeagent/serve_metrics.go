@@ -70,6 +70,7 @@ func (m *metrics) handlers(a *agent.Agent) (map[string]http.Handler, error) {
 				RejectedPods: func() int { return len(a.PodProblems()) },
 			})
 		},
+		func() error { return prom.RegisterVolumes(m.agent, usage) },
 		func() error { return prom.RegisterResources(m.resource, usage) },
 		func() error { return prom.RegisterContainers(m.cadvisor, usage) },
 	} {
