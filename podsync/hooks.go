@@ -17,6 +17,9 @@ type Hooks struct {
 	// in this process or after an error, and after each failed try. Later syncs, which find
 	// them mounted, do not call it, and neither does a pod without volumes.
 	VolumesMounted func(pod *corev1.Pod, volumes int, duration time.Duration, err error)
+	// Injected is called after it was decided what a new container gets in addition to its spec, if
+	// there are Injectors. err is that of the first one that failed.
+	Injected func(pod *corev1.Pod, container string, injection runtime.Injection, err error)
 	// ContainerExited is called once for each exit of a container that a sync observes. The
 	// exits that the saved status of the pod has already are left out.
 	ContainerExited func(pod *corev1.Pod, c runtime.Container)
@@ -30,6 +33,7 @@ type Hooks struct {
 func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
 	return Hooks{
 		VolumesMounted:  safe.Hook4(log, "PodSync.VolumesMounted", h.VolumesMounted, next.VolumesMounted),
+		Injected:        safe.Hook4(log, "PodSync.Injected", h.Injected, next.Injected),
 		ContainerExited: safe.Hook2(log, "PodSync.ContainerExited", h.ContainerExited, next.ContainerExited),
 		BackOffStarted:  safe.Hook3(log, "PodSync.BackOffStarted", h.BackOffStarted, next.BackOffStarted),
 	}
@@ -39,6 +43,7 @@ func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
 func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{
 		VolumesMounted:  safe.Hook4(log, "VolumesMounted", h.VolumesMounted),
+		Injected:        safe.Hook4(log, "Injected", h.Injected),
 		ContainerExited: safe.Hook2(log, "ContainerExited", h.ContainerExited),
 		BackOffStarted:  safe.Hook3(log, "BackOffStarted", h.BackOffStarted),
 	}

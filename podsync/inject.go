@@ -68,7 +68,11 @@ func (s *Syncer) setInjection(opts *runtime.RunOptions, pod *corev1.Pod) {
 		return
 	}
 	opts.Inject = func(ctx context.Context, c *corev1.Container) (runtime.Injection, error) {
-		return s.inject(ctx, pod, c, false)
+		injection, err := s.inject(ctx, pod, c, false)
+		if s.cfg.Hooks.Injected != nil {
+			s.cfg.Hooks.Injected(pod, c.Name, injection, err)
+		}
+		return injection, err
 	}
 	opts.PreStart = func(ctx context.Context, container string) error {
 		for _, i := range s.cfg.Injectors {

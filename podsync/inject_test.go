@@ -3,6 +3,7 @@ package podsync_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 
@@ -21,9 +22,17 @@ type injector struct {
 	name, value string
 	err         error
 	trace       []string
+	order       *[]string // shared by injectors; may be nil
+}
+
+func (i *injector) called() {
+	if i.order != nil {
+		*i.order = append(*i.order, i.name)
+	}
 }
 
 func (i *injector) Inject(_ context.Context, _ *corev1.Pod, c *corev1.Container, running bool) (runtime.Injection, error) {
+	i.called()
 	if running {
 		i.trace = append(i.trace, "inspect "+c.Name)
 	} else {
@@ -36,6 +45,7 @@ func (i *injector) Inject(_ context.Context, _ *corev1.Pod, c *corev1.Container,
 }
 
 func (i *injector) PreStart(_ context.Context, _ *corev1.Pod, container string) error {
+	i.called()
 	i.trace = append(i.trace, "prestart "+container)
 	return i.err
 }
@@ -58,7 +68,12 @@ func TestSync_InjectsIntoNewContainers(t *testing.T) {
 	n := &fakeNode{phase: corev1.PodPending}
 	cfg := newConfig(t, n)
 	first, second := &injector{name: "A", value: "1"}, &injector{name: "B", value: "2"}
+	var order, hooked []string
+	first.order, second.order = &order, &order
 	cfg.Injectors = []podsync.Injector{first, second}
+	cfg.Hooks.Injected = func(pod *corev1.Pod, container string, injection runtime.Injection, err error) {
+		hooked = append(hooked, fmt.Sprint(pod.Name, " ", container, " ", injection.Env, " ", err))
+	}
 	_, err := newSyncer(t, cfg).Sync(t.Context(), newTestPod(), runtime.Pod{})
 	require.NoError(t, err)
 	require.Empty(t, first.trace, "nothing is set aside before the container is created")
@@ -68,6 +83,8 @@ func TestSync_InjectsIntoNewContainers(t *testing.T) {
 	require.Equal(t, map[string]string{"A": "1", "B": "2"}, got.Env)
 	require.NoError(t, n.opts.PreStart(t.Context(), c.Name))
 	require.Equal(t, []string{"inject " + c.Name, "prestart " + c.Name}, second.trace)
+	require.Equal(t, []string{"A", "B", "A", "B"}, order, "in the order of the options")
+	require.Equal(t, []string{"web main map[A:1 B:2] <nil>"}, hooked)
 
 	second.name = "A"
 	_, err = n.opts.Inject(t.Context(), c)
@@ -75,6 +92,7 @@ func TestSync_InjectsIntoNewContainers(t *testing.T) {
 	second.err = errors.New("no device")
 	_, err = n.opts.Inject(t.Context(), c)
 	require.ErrorIs(t, err, second.err)
+	require.Equal(t, "web main map[] no device", hooked[2])
 	require.ErrorIs(t, n.opts.PreStart(t.Context(), c.Name), second.err)
 	second.value = "panic"
 	_, err = n.opts.Inject(t.Context(), c)

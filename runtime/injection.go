@@ -19,6 +19,9 @@ type Injection struct {
 	// CDIDevices are fully qualified names of the Container Device Interface, such as
 	// vendor.com/gpu=0.
 	CDIDevices []string `json:"cdiDevices,omitempty"`
+	// Unified are resources: files of the container's cgroup v2 with what is written to them, such as
+	// io.max. What the agent writes itself, as for memory limits, cannot be injected.
+	Unified map[string]string `json:"unified,omitempty"`
 	// Cpuset may change while the container runs, so that it is no part of the Hash.
 	Cpuset Cpuset `json:"-"`
 }
@@ -46,7 +49,7 @@ type InjectedDevice struct {
 
 // IsZero reports whether nothing is injected.
 func (i Injection) IsZero() bool {
-	return len(i.Env)+len(i.Mounts)+len(i.Devices)+len(i.Annotations)+len(i.CDIDevices) == 0 && i.Cpuset == Cpuset{}
+	return len(i.Env)+len(i.Mounts)+len(i.Devices)+len(i.Annotations)+len(i.CDIDevices)+len(i.Unified) == 0 && i.Cpuset == Cpuset{}
 }
 
 // Merge returns the injections of i and more together. The same mount, device, variable or
@@ -56,6 +59,7 @@ func (i Injection) Merge(more Injection) (Injection, error) {
 	out := Injection{
 		Env:         mergeMaps("variable", i.Env, more.Env, &errs),
 		Annotations: mergeMaps("annotation", i.Annotations, more.Annotations, &errs),
+		Unified:     mergeMaps("resource", i.Unified, more.Unified, &errs),
 		Mounts: mergeLists(i.Mounts, more.Mounts, func(a, b InjectedMount) error {
 			return contradiction("mount at", a.ContainerPath, b.ContainerPath, a == b)
 		}, &errs),

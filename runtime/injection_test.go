@@ -15,6 +15,7 @@ func full() runtime.Injection {
 		Devices:     []runtime.InjectedDevice{{HostPath: "/dev/a", ContainerPath: "/dev/b", Permissions: "rw"}},
 		Annotations: map[string]string{"k": "v"},
 		CDIDevices:  []string{"vendor.example/gpu=0"},
+		Unified:     map[string]string{"io.weight": "50"},
 		Cpuset:      runtime.Cpuset{CPUs: "0-1", MemoryNodes: "0"},
 	}
 }
@@ -42,9 +43,10 @@ func TestInjection_MergeReportsContradictions(t *testing.T) {
 		Mounts:      []runtime.InjectedMount{{HostPath: "/other", ContainerPath: "/c/"}},
 		Devices:     []runtime.InjectedDevice{{HostPath: "/dev/a", ContainerPath: "/dev/b", Permissions: "r"}},
 		Annotations: map[string]string{"k": "w"},
+		Unified:     map[string]string{"io.weight": "60"},
 		Cpuset:      runtime.Cpuset{CPUs: "2", MemoryNodes: "1"},
 	})
-	for _, want := range []string{"CPUs", "memory nodes", "variable A", "mount at /c", "device at /dev/b", "annotation k"} {
+	for _, want := range []string{"CPUs", "memory nodes", "variable A", "mount at /c", "device at /dev/b", "annotation k", "resource io.weight"} {
 		require.ErrorContains(t, err, "two different injections of the "+want)
 	}
 	require.Equal(t, full(), first, "the arguments are not changed")
@@ -66,6 +68,7 @@ func TestInjection_Hash(t *testing.T) {
 		"device":     func(i *runtime.Injection) { i.Devices[0].Permissions = "r" },
 		"annotation": func(i *runtime.Injection) { i.Annotations = nil },
 		"CDI":        func(i *runtime.Injection) { i.CDIDevices = nil },
+		"resource":   func(i *runtime.Injection) { i.Unified = map[string]string{"io.weight": "60"} },
 	} {
 		changed := full()
 		change(&changed)

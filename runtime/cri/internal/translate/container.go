@@ -49,6 +49,9 @@ func (tr *Translator) Container(in ContainerInput) (*v1.ContainerConfig, error) 
 		Linux: &v1.LinuxContainerConfig{Resources: tr.Resources(spec), SecurityContext: security},
 	}
 	cfg.Linux.Resources.CpusetCpus, cfg.Linux.Resources.CpusetMems = in.Injection.Cpuset.CPUs, in.Injection.Cpuset.MemoryNodes
+	if err := injectUnified(cfg.Linux.Resources, in.Injection); err != nil {
+		return nil, err
+	}
 	for _, e := range in.Env {
 		cfg.Envs = append(cfg.Envs, &v1.KeyValue{Key: e.name, Value: []byte(e.value)})
 	}

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -44,4 +45,15 @@ func cdiDevices(i runtime.Injection) []*v1.CDIDevice {
 		out = append(out, &v1.CDIDevice{Name: name})
 	}
 	return out
+}
+
+// injectUnified adds the resources of an injection that the agent does not set itself.
+func injectUnified(r *v1.LinuxContainerResources, i runtime.Injection) error {
+	for _, file := range slices.Sorted(maps.Keys(i.Unified)) {
+		if value, ok := r.Unified[file]; ok && value != i.Unified[file] {
+			return fmt.Errorf("injected resource %s=%s: the agent sets it to %s: %w", file, i.Unified[file], value, runtime.ErrInvalid)
+		}
+		unified(r, file, i.Unified[file])
+	}
+	return nil
 }

@@ -17,6 +17,7 @@ func TestTranslator_Injection(t *testing.T) {
 		Devices:     []runtime.InjectedDevice{{HostPath: "/dev/gpu0", ContainerPath: "/dev/gpu", Permissions: "rw"}},
 		Annotations: map[string]string{"vendor.example/gpu": "0", runtime.AnnotationHash: "forged"},
 		CDIDevices:  []string{"vendor.example/gpu=0"},
+		Unified:     map[string]string{"io.weight": "50"},
 		Cpuset:      runtime.Cpuset{CPUs: "2-3", MemoryNodes: "1"},
 	}
 	f := &fixture{Pod: corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "img:1", Env: []corev1.EnvVar{{Name: "B", Value: "spec"}}}}}}}
@@ -36,4 +37,19 @@ func TestTranslator_Injection(t *testing.T) {
 	require.Equal(t, "1", cfg.GetLinux().GetResources().GetCpusetMems())
 	require.Equal(t, "0", cfg.GetAnnotations()["vendor.example/gpu"])
 	require.Equal(t, runtime.HashWithInjection(spec, injection), cfg.GetAnnotations()[runtime.AnnotationHash], "the agent's own keys are not for injectors")
+	require.Equal(t, map[string]string{"io.weight": "50"}, cfg.GetLinux().GetResources().GetUnified())
+
+	tr.Node.CgroupV2 = true
+	input := ContainerInput{Spec: spec, Image: &v1.Image{Id: "sha256:1"}, Env: env, Injection: injection}
+	cfg, err = tr.Container(input)
+	require.NoError(t, err)
+	own := tr.Resources(spec).GetUnified()
+	require.NotEmpty(t, own)
+	require.Len(t, cfg.GetLinux().GetResources().GetUnified(), len(own)+1)
+	for file := range own {
+		input.Injection.Unified = map[string]string{file: "7"}
+		_, err = tr.Container(input)
+		require.ErrorIs(t, err, runtime.ErrInvalid)
+		require.ErrorContains(t, err, "injected resource "+file+"=7")
+	}
 }
