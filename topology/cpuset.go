@@ -35,7 +35,7 @@ func ParseSet(text string) (Set, error) {
 		}
 		from, errFrom := strconv.Atoi(first)
 		to, errTo := strconv.Atoi(last)
-		if err := errors.Join(errFrom, errTo); err != nil || from < 0 || to < from || to > maxID {
+		if err := errors.Join(errFrom, errTo); err != nil || to < from || to > maxID {
 			return Set{}, fmt.Errorf("invalid list %.100q: must be numbers up to %d and ranges, such as 0-3,8", text, maxID)
 		}
 		for id := from; id <= to; id++ {

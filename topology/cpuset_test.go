@@ -28,6 +28,12 @@ func TestParseSet(t *testing.T) {
 	}
 }
 
+func TestNewSet_CopiesItsArguments(t *testing.T) {
+	ids := []int{3, 1, 3}
+	require.Equal(t, "1,3", topology.NewSet(ids...).String())
+	require.Equal(t, []int{3, 1, 3}, ids)
+}
+
 func TestSet_String(t *testing.T) {
 	for ids, want := range map[*[]int]string{
 		{}: "", {5}: "5", {1, 0}: "0-1", {0, 1, 2, 4, 6, 7}: "0-2,4,6-7",

@@ -2,6 +2,7 @@ package topology_test
 
 import (
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -23,6 +24,26 @@ func machine(nodes, coresPerNode, threads int) topology.Topology {
 		t.Memory[node] = 8 << 30
 	}
 	return t
+}
+
+// sockets makes a topology of sockets with so many nodes of four cores.
+func sockets(n, nodes int, change ...func(*topology.Topology)) topology.Topology {
+	t := topology.Topology{Memory: map[int]int64{}}
+	for id := range n * nodes * 4 {
+		t.CPUs = append(t.CPUs, topology.CPU{ID: id, Core: id, Socket: id / (nodes * 4), Node: id / 4})
+	}
+	for _, f := range change {
+		f(&t)
+	}
+	return t
+}
+
+// smallNode puts a node of two cores before the others.
+func smallNode(t *topology.Topology) {
+	for i := range t.CPUs {
+		t.CPUs[i].ID, t.CPUs[i].Core, t.CPUs[i].Node = t.CPUs[i].ID+2, t.CPUs[i].Core+2, t.CPUs[i].Node+1
+	}
+	t.CPUs = append([]topology.CPU{{ID: 0}, {ID: 1, Core: 1}}, t.CPUs...)
 }
 
 // sys writes a topology as /sys has it.
@@ -128,7 +149,18 @@ func TestDetect_RejectsInvalidFiles(t *testing.T) {
 	root["sys/devices/system/cpu/online"].Data = nil
 	_, err := topology.Detect(root)
 	require.ErrorContains(t, err, "none is online")
-	for _, meminfo := range []string{"Node 0 MemTotal: -5 kB", "Node 0 MemTotal: 9223372036854775807 kB", "Node 0 MemTotal: x kB", "Node 0 MemTotal: 5 MB"} {
+	for _, file := range []string{"cpu/online", "cpu/cpu0/topology/core_id", "node/online", "node/node0/cpulist", "node/node0/meminfo"} {
+		root := sys(machine(1, 1, 1))
+		delete(root, "sys/devices/system/"+file)
+		root["sys/devices/system/"+file+"/directory"] = &fstest.MapFile{}
+		_, err := topology.Detect(root)
+		require.Error(t, err, file)
+	}
+	root = sys(machine(1, 1, 1))
+	delete(root, "sys/devices/system/node/node0/cpulist")
+	_, err = topology.Detect(root)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	for _, meminfo := range []string{"Node 0 MemTotal:", "Node 0 MemTotal: 0 kB", "Node 0 MemTotal: 1125899906842624 kB", "Node 0 MemTotal: -5 kB", "Node 0 MemTotal: 9223372036854775807 kB", "Node 0 MemTotal: x kB", "Node 0 MemTotal: 5 MB"} {
 		root := sys(machine(1, 1, 1))
 		root["sys/devices/system/node/node0/meminfo"].Data = []byte(meminfo)
 		got, err := topology.Detect(root)
@@ -167,6 +199,11 @@ func TestPick(t *testing.T) {
 		"across split nodes":         {machine(2, 4, 1), "1-6", 5, "1-5"},
 		"threads of several cores":   {machine(1, 4, 2), "0-3", 2, "0-1"},
 		"what does not exist":        {machine(1, 2, 1), "1-5", 1, "1"},
+		"whole nodes before threads": {sockets(1, 3), "0-1,4-11", 8, "4-11"},
+		"large nodes before small":   {sockets(1, 2, smallNode), "", 9, "0,2-9"},
+		"no part of a used node":     {sockets(1, 3), "0-2,4-5,8-11", 6, "0-1,8-11"},
+		"the rest from one socket":   {sockets(2, 2), "0-3,7-15", 6, "0-3,8-9"},
+		"the rest from anywhere":     {sockets(2, 2), "0-6,8-14", 13, "0-6,8-13"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			available := tt.machine.Online()

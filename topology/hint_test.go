@@ -3,6 +3,7 @@ package topology_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,6 +32,7 @@ func TestParsePolicy(t *testing.T) {
 func TestMakeHints(t *testing.T) {
 	all, available := map[int]int64{0: 4, 1: 4, 2: 2}, map[int]int64{0: 1, 1: 4, 2: 2}
 	count := func(nodes topology.Set) (a, b int64) {
+		require.NotZero(t, nodes.Len())
 		for _, n := range nodes.IDs() {
 			a, b = a+all[n], b+available[n]
 		}
@@ -39,6 +41,11 @@ func TestMakeHints(t *testing.T) {
 	nodes := topology.NewSet(0, 1, 2)
 	require.ElementsMatch(t, []topology.Hint{hint(true, 1), hint(false, 0, 1), hint(false, 0, 2), hint(false, 1, 2), hint(false, 0, 1, 2)}, topology.MakeHints(nodes, 3, count))
 	require.ElementsMatch(t, []topology.Hint{hint(true, 0, 1), hint(true, 1, 2), hint(false, 0, 1, 2)}, topology.MakeHints(nodes, 5, count))
+	require.Contains(t, topology.MakeHints(nodes, 4, count), hint(true, 1), "all that a node has")
+	require.NotContains(t, topology.MakeHints(nodes, 4, count), hint(true, 0, 1))
+	available[0] = 4
+	require.Equal(t, []topology.Hint{hint(true, 0, 1, 2)}, topology.MakeHints(nodes, 10, count), "all that there is")
+	available[0] = 1
 	require.Equal(t, []topology.Hint{}, topology.MakeHints(nodes, 8, count), "none is not the same as indifferent")
 }
 
@@ -64,6 +71,10 @@ func TestMerge(t *testing.T) {
 		"single":                         {topology.SingleNUMANode, [][]topology.Hint{everywhere, everywhere, {hint(true, 1), hint(false, 0, 1)}}, hint(true, 1), true},
 		"single rejects two nodes":       {topology.SingleNUMANode, [][]topology.Hint{{hint(true, 0, 1)}}, hint(false, 0, 1), false},
 		"single rejects different ones":  {topology.SingleNUMANode, [][]topology.Hint{{hint(true, 0)}, {hint(true, 1)}}, hint(false, 0, 1), false},
+		"single rejects what is worse":   {topology.SingleNUMANode, [][]topology.Hint{{hint(false, 0)}}, hint(false, 0, 1), false},
+		"one that is not preferred":      {topology.BestEffort, [][]topology.Hint{{hint(false, 0)}, {hint(true, 0)}}, hint(false, 0), true},
+		"the same nodes twice":           {topology.Restricted, [][]topology.Hint{{hint(false, 0), hint(true, 0)}, {hint(true, 0)}}, hint(true, 0), true},
+		"many resources":                 {topology.BestEffort, slices.Repeat([][]topology.Hint{everywhere}, 100), hint(true, 0), true},
 		"single rejects impossible":      {topology.SingleNUMANode, [][]topology.Hint{{}}, hint(false, 0, 1), false},
 		"best effort admits impossible":  {topology.BestEffort, [][]topology.Hint{{}, everywhere}, hint(false, 0, 1), true},
 	} {
@@ -133,6 +144,8 @@ func TestManager_Admit(t *testing.T) {
 	require.Equal(t, map[types.UID][]string{"b": want}, cpus.reserved)
 	devices.panics, devices.err = true, nil
 	require.True(t, m.Admit(testPod("e"), []*corev1.Pod{b}).Admitted, "a provider that panics has no preference")
+	require.True(t, m.Admit(testPod("f"), nil).Admitted)
+	require.Equal(t, map[types.UID][]string{"f": {"first on 0", "second on 0"}}, cpus.reserved, "what was reserved for pods that are not there is free")
 }
 
 func TestNew_ChecksConfig(t *testing.T) {

@@ -119,7 +119,11 @@ func (s *source) results(r *ast.ReturnStmt) {
 			default:
 				s.zero(x)
 			}
-		case *ast.SelectorExpr, *ast.CompositeLit, *ast.UnaryExpr:
+		case *ast.CompositeLit:
+			if _, isNamed := x.Type.(*ast.Ident); len(x.Elts) > 0 || !isNamed { // T{} is the zero value already
+				s.zero(x)
+			}
+		case *ast.SelectorExpr, *ast.UnaryExpr:
 			s.zero(x)
 		case *ast.CallExpr:
 			if len(r.Results) > 1 || returnsError(x) {
