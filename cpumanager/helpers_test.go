@@ -92,6 +92,7 @@ type fakeRuntime struct {
 	mu    sync.Mutex
 	pods  []runtime.Pod
 	err   error
+	pod   error    // of Pod alone
 	moves []string // container=CPUs@memory nodes
 }
 
@@ -129,7 +130,23 @@ func (r *fakeRuntime) Pods(context.Context) ([]runtime.Pod, error) {
 	return out, nil
 }
 
+// failPod sets the error of Pod.
+func (r *fakeRuntime) failPod(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pod = nil
+	if text != "" {
+		r.pod = errors.New(text)
+	}
+}
+
 func (r *fakeRuntime) Pod(_ context.Context, uid types.UID) (runtime.Pod, error) {
+	r.mu.Lock()
+	err := r.pod
+	r.mu.Unlock()
+	if err != nil {
+		return runtime.Pod{}, err
+	}
 	for _, p := range r.list() {
 		if p.UID == uid {
 			return p, nil

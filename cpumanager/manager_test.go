@@ -297,3 +297,66 @@ func TestManager_HasExclusiveCPUs(t *testing.T) {
 		require.False(t, m.HasExclusiveCPUs(p, c), "its own are unplugged: it shares")
 	})
 }
+
+// Hints are those of a container that needs CPUs for itself: where it has them, or where as many are
+// free, and where its memory fits if that counts.
+func TestManager_Hints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machine := newMachine(2, 4)
+		affinity := false
+		create := func() *cpumanager.Manager {
+			m := newManager(t, machine, stateFile(t), func(cfg *cpumanager.Config) { cfg.MemoryAffinity = affinity })
+			start(t, m, new(fakeRuntime))
+			synctest.Wait()
+			return m
+		}
+		m := create()
+		p, shared := pod("p", container("c", "3")), shares("s")
+		c := &p.Spec.Containers[0]
+		require.Nil(t, m.Hints(shared, &shared.Spec.Containers[0]))
+		require.NoError(t, m.Reserve(shared, &shared.Spec.Containers[0], topology.NewSet(0)))
+		hints := m.Hints(p, c)
+		require.Len(t, hints, 1)
+		require.Len(t, hints[0], 3, "each node, and both")
+		require.NoError(t, m.Reserve(p, c, topology.NewSet(1)))
+		own := [][]topology.Hint{{{Nodes: topology.NewSet(1), Preferred: true}}}
+		require.Equal(t, own, m.Hints(p, c), "where it has them already")
+		larger := container("c", "4")
+		require.NotEqual(t, own, m.Hints(pod("p", larger), &larger), "of another size")
+
+		affinity = true
+		m = create()
+		c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("10Gi") // more than one node has
+		hints = m.Hints(p, c)
+		require.Len(t, hints, 2)
+		require.Equal(t, []topology.Hint{{Nodes: topology.NewSet(0, 1), Preferred: true}}, hints[1])
+		delete(c.Resources.Requests, corev1.ResourceMemory)
+		delete(c.Resources.Limits, corev1.ResourceMemory)
+		require.LessOrEqual(t, len(m.Hints(p, c)), 1, "no memory is requested")
+		all := pod("all", container("c", "1"))
+		for _, list := range []corev1.ResourceList{all.Spec.Containers[0].Resources.Requests, all.Spec.Containers[0].Resources.Limits} {
+			list[corev1.ResourceMemory] = resource.MustParse("8Gi")
+		}
+		i, err := m.Inject(t.Context(), all, &all.Spec.Containers[0], false)
+		require.NoError(t, err)
+		require.NotEmpty(t, i.Cpuset.MemoryNodes, "all that a node has")
+	})
+}
+
+// What a container has while it is being resized is not free yet.
+func TestManager_KeepsCPUsUntilResized(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, newMachine(1, 8), stateFile(t))
+		start(t, m, new(fakeRuntime))
+		require.Equal(t, "1-2", inject(t, m, pod("p", container("c", "2"))))
+		smaller := pod("p", container("c", "1"))
+		require.NoError(t, m.Reserve(smaller, &smaller.Spec.Containers[0], topology.NewSet(0)))
+		q := pod("q", container("c", "6"))
+		_, err := m.Inject(t.Context(), q, &q.Spec.Containers[0], false)
+		require.ErrorIs(t, err, cpumanager.ErrNotEnough)
+		i, err := m.Inject(t.Context(), smaller, &smaller.Spec.Containers[0], true)
+		require.NoError(t, err)
+		require.Equal(t, "1", i.Cpuset.CPUs)
+		require.Equal(t, "2-7", inject(t, m, q))
+	})
+}

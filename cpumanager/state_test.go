@@ -2,6 +2,7 @@ package cpumanager_test
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,9 +11,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/cpumanager"
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/topology"
 )
@@ -243,4 +247,116 @@ func TestManager_RunnerNeedsCapability(t *testing.T) {
 	m := newManager(t, newMachine(1, 2), stateFile(t))
 	_, err := m.Runner(struct{ cpumanager.Runtime }{new(fakeRuntime)}, nil)
 	require.ErrorIs(t, err, runtime.ErrUnsupported)
+}
+
+// Memory that running containers are confined to is not promised to others after the state was
+// lost.
+func TestManager_RestoresMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for nodes, want := range map[string]string{"0": "", "": "0"} {
+			rt := new(fakeRuntime)
+			large := container("c", "1")
+			large.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("8Gi") // all that the node has
+			rt.run(pod("large", large), "1")
+			rt.pods[0].Containers[0].Resources.Cpuset.MemoryNodes = nodes
+			m := newManager(t, newMachine(1, 4), stateFile(t), func(cfg *cpumanager.Config) { cfg.MemoryAffinity = true })
+			stop := start(t, m, rt)
+			p := pod("p", container("c", "1"))
+			i, err := m.Inject(t.Context(), p, &p.Spec.Containers[0], false)
+			require.NoError(t, err)
+			require.Equal(t, runtime.Cpuset{CPUs: "2", MemoryNodes: want}, i.Cpuset)
+			stop()
+		}
+	})
+}
+
+// A container is moved if its CPUs or the nodes of its memory are others, or are not known.
+func TestRunner_ComparesCPUsAndMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file, rt := stateFile(t), new(fakeRuntime)
+		require.NoError(t, os.WriteFile(file, []byte(`{"version":1,"pods":{
+			"well":{"c":{"cpus":"1","memoryNodes":"0"}},"memory":{"c":{"cpus":"2","memoryNodes":"0"}},"invalid":{"c":{"cpus":"3"}},"anywhere":{"c":{"cpus":"4"}}}}`), 0o600))
+		for uid, cpus := range map[types.UID]string{"well": "1", "memory": "2", "invalid": "x", "anywhere": "4"} {
+			rt.run(pod(uid, container("c", "1")), cpus)
+		}
+		for i := range rt.pods {
+			if rt.pods[i].UID != "memory" {
+				rt.pods[i].Containers[0].Resources.Cpuset.MemoryNodes = "0"
+			}
+		}
+		m := newManager(t, newMachine(1, 6), file)
+		start(t, m, rt)
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"memory/c=2@0", "invalid/c=3"}, rt.taken())
+	})
+}
+
+// After an update that failed it is not known where the container is.
+func TestRunner_RepeatsAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, machine := new(fakeRuntime), newMachine(1, 3)
+		all := machine.t
+		m := newManager(t, machine, stateFile(t))
+		start(t, m, rt)
+		synctest.Wait()
+		rt.run(shares("s"), "0")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.Equal(t, []string{"s/c=0-2"}, rt.taken())
+		machine.online(topology.NewSet(0, 1), all)
+		rt.fail("busy")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		machine.online(topology.NewSet(0, 1, 2), all)
+		rt.fail("")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.Equal(t, []string{"s/c=0-2"}, rt.taken())
+	})
+}
+
+// A pod that the runtime does not tell about may have CPUs: nothing is assigned before.
+func TestRunner_RestoresAllOrNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := new(fakeRuntime)
+		rt.run(pod("running", container("c", "2")), "1-2")
+		rt.failPod("no answer")
+		m := newManager(t, newMachine(1, 4), stateFile(t), func(cfg *cpumanager.Config) { cfg.RestoreTimeout = 5 * time.Second })
+		start(t, m, rt)
+		p := pod("p", container("c", "1"))
+		_, err := m.Inject(t.Context(), p, &p.Spec.Containers[0], false)
+		require.ErrorIs(t, err, cpumanager.ErrNotRestored)
+		rt.failPod("")
+		require.Equal(t, "3", inject(t, m, p))
+	})
+}
+
+// Containers of one pod may have had the same CPUs, one after the other.
+func TestManager_ReadsCPUsOfInitContainers(t *testing.T) {
+	file := stateFile(t)
+	require.NoError(t, os.WriteFile(file, []byte(`{"version":1,"pods":{"p":{"first":{"cpus":"1-2"},"c":{"cpus":"1-2"}}}}`), 0o600))
+	m := newManager(t, newMachine(1, 4), file)
+	require.Equal(t, "1-2", inject(t, m, pod("p", container("c", "2"))))
+	require.NoFileExists(t, file+".damaged")
+}
+
+// The log names containers that miss CPUs, when they begin to.
+func TestRunner_WarnsOfMissingCPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machine, log := newMachine(1, 4), new(logtest.Buffer)
+		all := machine.t
+		m := newManager(t, machine, stateFile(t), func(cfg *cpumanager.Config) { cfg.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+		start(t, m, new(fakeRuntime))
+		require.Equal(t, "1-2", inject(t, m, pod("p", container("c", "2"))))
+		require.Equal(t, "3", inject(t, m, pod("q", container("c", "1"))))
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		require.NotContains(t, log.String(), "online cpus changed")
+		machine.online(topology.NewSet(0, 1, 3), all)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		require.Equal(t, 1, strings.Count(log.String(), "online cpus changed"))
+		require.Equal(t, 1, strings.Count(log.String(), "exclusive cpus offline"))
+		require.Contains(t, log.String(), "podUID=p containerName=c cpus=2")
+	})
 }

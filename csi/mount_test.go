@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent/internal/csitest"
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/volume"
 )
 
@@ -328,5 +330,26 @@ func TestMount_Tokens(t *testing.T) {
 	_, err = e.Mount(t.Context(), v)
 	require.ErrorContains(t, err, "token for CSI driver csitest.example: no answer")
 	e.unmounted(v.Pod)
+	e.requireNothingLeft()
+}
+
+// The SELinux context of a pod is left to the container runtime, which is logged.
+func TestMount_IgnoresSELinuxContexts(t *testing.T) {
+	log := new(logtest.Buffer)
+	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	yes := true
+	e.csi = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{SELinuxMount: &yes}}
+	e.mounted(e.volumeOf(newPod("1"), "v"))
+	const message = `"volume not mounted with its SELinux context" podUID=2 volume=pv-w reason="the container runtime labels the files"`
+	assert.NotContains(t, log.String(), "SELinux", "the pod has none")
+	labeled := newPod("2")
+	labeled.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0:c1"}}
+	e.mounted(e.volumeOf(labeled, "w"))
+	assert.Contains(t, log.String(), message)
+	for _, c := range e.driver.Calls("NodeStageVolume") {
+		assert.Empty(t, c.Request.(*spec.NodeStageVolumeRequest).GetVolumeCapability().GetMount().GetMountFlags())
+	}
+	e.unmounted(newPod("1"))
+	e.unmounted(labeled)
 	e.requireNothingLeft()
 }

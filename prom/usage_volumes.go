@@ -61,8 +61,12 @@ func (v *volumes) Collect(ch chan<- prometheus.Metric) {
 				family
 				value *uint64
 			}{
-				{v.capacity, volume.CapacityBytes}, {v.available, volume.AvailableBytes}, {v.used, volume.UsedBytes},
-				{v.inodes, volume.Inodes}, {v.inodesFree, volume.InodesFree}, {v.inodesUsed, volume.InodesUsed},
+				{v.capacity, volume.CapacityBytes},
+				{v.available, volume.AvailableBytes},
+				{v.used, volume.UsedBytes},
+				{v.inodes, volume.Inodes},
+				{v.inodesFree, volume.InodesFree},
+				{v.inodesUsed, volume.InodesUsed},
 			} {
 				m.known(ch, time.Time{}, m.value, volume.PVCRef.Namespace, volume.PVCRef.Name)
 			}
