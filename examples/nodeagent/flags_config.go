@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"k8s.io/kubelet/config/v1beta1"
@@ -21,13 +22,15 @@ type configFlags struct {
 	file, dir string
 	// effective is the configuration with the values of all flags that have a field in it.
 	effective *kubeletconfig.Config
-	mistakes  error // values that no field can have; the checks of flags describe most of them better
-	noServer  bool  // of the kubelet's API, although there should be one
+	fields    *kubeletconfig.Flags // of fieldFlags
+	mistakes  error                // values that no field can have; the checks of flags describe most of them better
+	noServer  bool                 // of the kubelet's API, although there should be one
 }
 
 func (f *configFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.file, "config", "", "file with a KubeletConfiguration, as for a kubelet")
 	fs.StringVar(&f.dir, "config-dir", "", "directory with drop-in files for -config, *.conf")
+	f.fields = defineFieldFlags(fs)
 }
 
 // isGiven reports whether there is a configuration.
@@ -53,12 +56,13 @@ func (f *flags) readConfig(fs *flag.FlagSet) error {
 	if err != nil {
 		return fmt.Errorf("-config: %w", err)
 	}
+	f.config.mistakes = f.config.fields.Apply(cfg)
 	visited, aliases := map[string]bool{}, kubeletAliases()
 	fs.Visit(func(fl *flag.Flag) { visited[cmp.Or(aliases[fl.Name], fl.Name)] = true })
 	for _, field := range kubeletconfig.Fields() {
 		name := cmp.Or(aliases[field.Flag], field.Flag)
 		fl := fs.Lookup(name)
-		if fl == nil || isUnsupported(fl) {
+		if fl == nil || isUnsupported(fl) || slices.Contains(fieldFlags(), name) {
 			continue
 		}
 		switch {

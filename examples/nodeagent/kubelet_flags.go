@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/sublet-dev/agent/kubeletconfig"
 )
 
 // kubeletAliases are flags of a kubelet that have another name here.
@@ -46,28 +48,42 @@ func unsupportedFlags() map[string]string {
 	const (
 		useListen = "use -listen-https host:port for the kubelet's API, -listen host:port or unix:///path for reading; an empty -listen serves nothing"
 		useTLS    = "remove it; clients are authenticated by -client-ca-file or -token-auth-file and may use everything"
-		noGates   = "set featureGates in the file of -config; see FIELDS.md of package kubeletconfig for those that do something"
 		noEvents  = "remove it; events are written to the log"
 	)
 	return map[string]string{
-		"rotate-certificates!":         "remove it; a certificate that was requested with -bootstrap-kubeconfig is renewed",
-		"rotate-server-certificates!":  "give -tls-cert-file and -tls-private-key-file, which are read again when they change",
-		"node-status-update-frequency": "remove it; the status of the Node is sent within ten seconds of a change, conditions within one",
-		"node-status-max-images cloud-provider provider-id kube-api-qps kube-api-burst pod-cidr":        "remove it; the agent behaves as a kubelet without it",
-		"address port read-only-port healthz-port healthz-bind-address enable-server!":                  useListen,
-		"anonymous-auth! authorization-mode authentication-token-webhook!":                              useTLS,
-		"tls-min-version tls-cipher-suites":                                                             "remove it; the server speaks TLS 1.2 and 1.3",
-		"feature-gates":                                                                                 noGates,
-		"cpu-manager-policy-options topology-manager-policy-options topology-manager-scope":             "remove it; CPUs are assigned as by a kubelet without it",
-		"event-qps event-burst":                                                                         noEvents,
-		"serialize-image-pulls!":                                                                        "use -max-parallel-image-pulls, 1 for one image at a time",
-		"fail-swap-on!":                                                                                 "remove it; the agent starts on a node with swap",
-		"cgroups-per-qos! enforce-node-allocatable":                                                     "remove it; pods are always below cgroups for their QoS class, with limits on memory and processes",
-		"system-cgroups kube-reserved-cgroup system-reserved-cgroup runtime-cgroups kubelet-cgroups":    "remove it; only the cgroups of pods are changed",
-		"container-runtime runtime-request-timeout":                                                     "remove it; every runtime is a CRI runtime, and each call has its own timeout",
-		"vmodule log-flush-frequency":                                                                   "use -v",
+		"rotate-certificates!":                           "remove it; a certificate that was requested with -bootstrap-kubeconfig is renewed",
+		"rotate-server-certificates!":                    "give -tls-cert-file and -tls-private-key-file, which are read again when they change",
+		"node-status-update-frequency":                   "remove it; the status of the Node is sent within ten seconds of a change, conditions within one",
+		"node-status-max-images cloud-provider pod-cidr": "remove it; the agent behaves as a kubelet without it",
+		"address port read-only-port healthz-port healthz-bind-address enable-server!":      useListen,
+		"anonymous-auth! authorization-mode authentication-token-webhook!":                  useTLS,
+		"cpu-manager-policy-options topology-manager-policy-options topology-manager-scope": "remove it; CPUs are assigned as by a kubelet without it",
+		"event-qps event-burst": noEvents,
+		"fail-swap-on!":         "remove it; the agent starts on a node with swap",
+		"system-cgroups kube-reserved-cgroup system-reserved-cgroup runtime-cgroups kubelet-cgroups": "remove it; only the cgroups of pods are changed",
+		"container-runtime":           "remove it; every runtime is a CRI runtime",
+		"vmodule log-flush-frequency": "use -v",
 		"protect-kernel-defaults! make-iptables-util-chains! volume-plugin-dir volume-stats-agg-period": "remove it; nodeagent does not have this feature",
 	}
+}
+
+// fieldFlags are flags of a kubelet that set fields of its configuration, without a field of flags here.
+func fieldFlags() []string {
+	return []string{
+		"cgroups-per-qos", "enforce-node-allocatable", "feature-gates", "kube-api-burst", "kube-api-qps", "provider-id", "runtime-request-timeout",
+		"serialize-image-pulls", "tls-cipher-suites", "tls-min-version",
+	}
+}
+
+// defineFieldFlags adds them to the flags.
+func defineFieldFlags(fs *flag.FlagSet) *kubeletconfig.Flags {
+	all := flag.NewFlagSet("", flag.ContinueOnError)
+	given := kubeletconfig.AddFlags(all)
+	for _, name := range fieldFlags() {
+		f := all.Lookup(name)
+		fs.Var(f.Value, name, f.Usage)
+	}
+	return given
 }
 
 // defineKubeletFlags adds the kubelet's names to the flags. given collects the

@@ -2,15 +2,21 @@ package main
 
 import (
 	"bytes"
+	"crypto/tls"
 	"flag"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/runtime/cri"
 )
 
 func TestParse_AcceptsNamesOfTheKubelet(t *testing.T) {
@@ -40,8 +46,8 @@ func TestParse_AcceptsNamesOfTheKubelet(t *testing.T) {
 // Each flag of a kubelet is supported, or the error says what to do.
 func TestParse_ExplainsUnsupportedFlagsOfTheKubelet(t *testing.T) {
 	for _, arg := range []string{
-		"--address=0.0.0.0", "--read-only-port=0", "--feature-gates=A=true", "--fail-swap-on", "--node-status-update-frequency=1s",
-		"--serialize-image-pulls=false", "--event-qps=1", "--cpu-manager-policy-options=x=y", "--rotate-certificates",
+		"--address=0.0.0.0", "--read-only-port=0", "--fail-swap-on", "--node-status-update-frequency=1s",
+		"--event-qps=1", "--cpu-manager-policy-options=x=y", "--rotate-certificates",
 	} {
 		_, err := parse([]string{"-manifests", "/m", arg}, io.Discard)
 		assert.ErrorContains(t, err, "is a flag of the kubelet that nodeagent does not support; ", arg)
@@ -55,6 +61,38 @@ func TestParse_ExplainsUnsupportedFlagsOfTheKubelet(t *testing.T) {
 	assert.EqualError(t, err, "-pod-manifest-path and -manifests are the same flag; give one of them")
 	for names := range unsupportedFlags() {
 		assert.NotEmpty(t, unsupportedFlags()[names])
+	}
+}
+
+// Flags without a counterpart of their own set the field of the configuration, over a file.
+func TestParse_FlagsOfFields(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nenforceNodeAllocatable: [pods]\nkubeAPIQPS: 7\ntlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]\n"), 0o600))
+	f, err := parse([]string{
+		"-config", config, "-manifests", "/m", "--enforce-node-allocatable=none", "--cgroups-per-qos=false", "--serialize-image-pulls", "--runtime-request-timeout=9s", "--kube-api-burst=3",
+		"--provider-id=x://1", "--tls-min-version=VersionTLS13", "--feature-gates=KubeletEnsureSecretPulledImages=false",
+	}, io.Discard)
+	require.NoError(t, err)
+	k := f.config.effective.Kubelet()
+	assert.Equal(t, []any{int32(7), int32(3), "x://1"}, []any{*k.KubeAPIQPS, k.KubeAPIBurst, k.ProviderID})
+	assert.Equal(t, []string{"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}, k.TLSCipherSuites)
+	s, err := f.config.effective.Settings(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi")})
+	require.NoError(t, err)
+	assert.True(t, s.Node.DisableCgroups)
+	assert.Empty(t, s.Node.EffectivePodsCgroupLimits())
+	assert.Equal(t, 9*time.Second, s.CRI.Timeout)
+	assert.Equal(t, 1, s.CRI.Pulls.MaxParallel)
+	assert.Equal(t, cri.NeverVerify, s.CRI.ImageAccess.Policy)
+	encrypted, err := f.config.effective.TLS()
+	require.NoError(t, err)
+	assert.Equal(t, uint16(tls.VersionTLS13), encrypted.MinVersion)
+
+	for arg, want := range map[string]string{
+		"--enforce-node-allocatable=kube-reserved": "the cgroups of others are never changed", "--kube-api-qps=many": `-kube-api-qps: "many" must be a whole number`,
+		"--runtime-request-timeout=-1s": "runtimeRequestTimeout: -1s must be positive",
+	} {
+		_, err := parse([]string{"-manifests", "/m", arg}, io.Discard)
+		require.ErrorContains(t, err, want)
 	}
 }
 
