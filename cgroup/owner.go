@@ -11,9 +11,14 @@ import (
 	"github.com/sublet-dev/agent/internal/logattr"
 )
 
-// ownerMark is the extended attribute with the owner of a cgroup. Only root can read and
-// write it.
-const ownerMark = "trusted.sublet.owner"
+// ownerMark returns the extended attribute with the owner of a cgroup. Only root can read and
+// write that of root; an ordinary user marks the cgroups that were delegated to it.
+func ownerMark() string {
+	if os.Geteuid() != 0 {
+		return "user.sublet.owner"
+	}
+	return "trusted.sublet.owner"
+}
 
 // maxMark is the maximum size of a mark in bytes.
 const maxMark = 4096
@@ -36,7 +41,7 @@ func (m *Manager) mark(t tree, group string) {
 	if m.owner() == "" {
 		return
 	}
-	if err := unix.Setxattr(t.dirs(group)[0], ownerMark, []byte(m.owner()), 0); err != nil {
+	if err := unix.Setxattr(t.dirs(group)[0], ownerMark(), []byte(m.owner()), 0); err != nil {
 		m.cfg.Logger.Debug("setting cgroup owner failed", slog.String("cgroup", group), logattr.Err(err))
 	}
 }
@@ -44,7 +49,7 @@ func (m *Manager) mark(t tree, group string) {
 // markOf returns the mark of a directory, or "".
 func markOf(dir string) string {
 	buf := make([]byte, maxMark)
-	n, err := unix.Getxattr(dir, ownerMark, buf)
+	n, err := unix.Getxattr(dir, ownerMark(), buf)
 	if err != nil {
 		return ""
 	}

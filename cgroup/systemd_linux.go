@@ -175,9 +175,10 @@ func withUnits(t tree, u units) (owned tree, ok bool) {
 	return t, false
 }
 
-// findUnits returns systemd where it owns the cgroups of the machine, or nil.
+// findUnits returns systemd where it owns the cgroups of the machine, or nil. It creates slices
+// for root; an ordinary user has cgroups that it has delegated, which are the user's own.
 func findUnits() units {
-	if !isSystemdRunning() {
+	if os.Geteuid() != 0 || !isSystemdRunning() {
 		return nil
 	}
 	return &bus{}

@@ -23,7 +23,7 @@ type v2 struct {
 func openV2(root, parent string) (tree, []string, error) {
 	at := filepath.Join(root, parentOrRoot(root, "", parent))
 	if err := unix.Access(at, unix.W_OK); err != nil {
-		return nil, nil, fmt.Errorf("%s cannot be written: %w", at, err)
+		return nil, nil, explained(fmt.Errorf("%s cannot be written: %w", at, err))
 	}
 	data, err := os.ReadFile(filepath.Join(at, "cgroup.controllers"))
 	if err != nil {
@@ -40,7 +40,7 @@ func openV2(root, parent string) (tree, []string, error) {
 		{"pids", "limits on processes of pods"},
 	} {
 		if !t.has[c[0]] {
-			missing = append(missing, fmt.Sprintf("%s: controller %s is not in %s/cgroup.controllers", c[1], c[0], at))
+			missing = append(missing, fmt.Sprintf("%s: controller %s is not in %s/cgroup.controllers; delegate it (Delegate= of a systemd unit)", c[1], c[0], at))
 		}
 	}
 	if t.has["hugetlb"] {
@@ -106,7 +106,7 @@ func (t *v2) set(group string, l limits) error {
 		res.HugeTlb = &huge
 	}
 	if _, err := cgroup2.NewManager(t.root, group, res); err != nil {
-		return err
+		return explained(err)
 	}
 	var errs []error
 	if t.has["memory"] && l.memory == 0 {
@@ -116,6 +116,18 @@ func (t *v2) set(group string, l limits) error {
 		errs = append(errs, t.unbound(group, "memory.high"))
 	}
 	return errors.Join(errs...)
+}
+
+// explained adds to an error what can be done about it.
+func explained(err error) error {
+	inner := strings.Contains(err.Error(), "cgroup.subtree_control")
+	switch {
+	case inner && errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("%w: a cgroup that has processes cannot enforce limits of those below it; move them into one of these (DelegateSubgroup= of a systemd unit)", err)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("%w: have the cgroup parent delegated to this user (Delegate=yes of a systemd unit), or run as root", err)
+	}
+	return err
 }
 
 // unbound removes an earlier memory limit, which an unset limit leaves unchanged.
