@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -231,5 +232,69 @@ func TestManager_SetGroupsBeforeTheLock(t *testing.T) {
 		m.mu.Unlock()
 		time.Sleep(time.Minute)
 		m.requireTrace(t, `0s level=WARN msg="shutdown notification unavailable, retrying" err="connect to the login manager: not there"`, "1s locked for 7s")
+	})
+}
+
+// After a connection that held, the next failure is logged again, and is retried at once.
+func TestManager_LosesGoodConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine()
+		start(t, m, "", nodeshutdown.GracePeriods(5*second, 0)...)
+		for _, want := range [][]string{
+			{"0s locked for 5s", "31s released", `31s level=WARN msg="shutdown notification unavailable, retrying" err="connection to the login manager lost"`, "32s locked for 5s"},
+			{"1m3s released", `1m3s level=WARN msg="shutdown notification unavailable, retrying" err="connection to the login manager lost"`, "1m4s locked for 5s"},
+		} {
+			time.Sleep(30*second + second)
+			m.mu.Lock()
+			close(m.changes)
+			m.mu.Unlock()
+			time.Sleep(second)
+			synctest.Wait()
+			m.requireTrace(t, want...)
+		}
+	})
+}
+
+// Without a recorder, a name for events, a logger or a place for the record, pods are terminated all the same. The caller's
+// groups stay in their order.
+func TestManager_WithoutTheRest(t *testing.T) {
+	for name, tc := range map[string]struct {
+		recorder nodeshutdown.Recorder
+		nodeName string
+	}{"no recorder": {nil, "n"}, "no name": {newMachine(), ""}} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMachine(newPod("a", 0))
+			groups := []nodeshutdown.Group{{Priority: 5, Period: second}, {Priority: 0, Period: 2 * second}}
+			manager, err := nodeshutdown.New(nodeshutdown.Config{Groups: groups, Dial: m.dial, NodeName: tc.nodeName, StateFile: filepath.Join(t.TempDir(), "missing", "state")})
+			require.NoError(t, err)
+			assert.Equal(t, int32(5), groups[0].Priority)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- manager.Runner(m, tc.recorder).Run(ctx) }()
+			synctest.Wait()
+			m.set(true)
+			time.Sleep(10 * second)
+			m.requireTrace(t, "0s locked for 3s", "0s a: Terminated in 2s", "2s a exited", "2s released")
+			cancel()
+			require.NoError(t, <-done)
+		})
+		if other, ok := tc.recorder.(*machine); ok {
+			assert.Empty(t, other.trace, name)
+		}
+	}
+}
+
+// A record that cannot be written is logged.
+func TestManager_CannotRecord(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "missing", "state")
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine()
+		start(t, m, file, nodeshutdown.GracePeriods(5*second, 0)...)
+		m.requireTrace(t, "0s locked for 5s")
+		m.set(true)
+		synctest.Wait()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		assert.Contains(t, strings.Join(m.trace, "\n"), `level=WARN msg="recording the node shutdown failed"`)
 	})
 }

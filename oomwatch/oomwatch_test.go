@@ -258,6 +258,34 @@ func TestOpenKernelLog(t *testing.T) {
 	}
 }
 
+// Each Read returns a record that is newer than the log was when it was opened.
+func TestOpenKernelLog_ReadsRecords(t *testing.T) {
+	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skipf("needs /dev/kmsg, and root: %v", err)
+	}
+	defer func() { _ = kmsg.Close() }()
+	write := func(text string) {
+		_, err := kmsg.WriteString(text)
+		require.NoError(t, err)
+	}
+	name := fmt.Sprintf("oomwatch-test-%d", time.Now().UnixNano())
+	write(name + " before\n")
+	log, err := oomwatch.OpenKernelLog()
+	require.NoError(t, err)
+	defer func() { _ = log.Close() }()
+	write(name + " after\n")
+	for {
+		record := make([]byte, 1<<13)
+		n, err := log.Read(record)
+		require.NoError(t, err)
+		if text := string(record[:n]); strings.Contains(text, name) {
+			assert.Contains(t, text, ";"+name+" after\n")
+			return
+		}
+	}
+}
+
 func ExampleParse() {
 	k, ok := oomwatch.Parse("6,1,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/kubepods/pod1,task_memcg=/kubepods/pod1/c,task=stress,pid=42,uid=0")
 	fmt.Println(ok, k.Process, k.PID, k.Cgroup)
