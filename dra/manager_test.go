@@ -97,9 +97,23 @@ func TestInject_ChecksClaims(t *testing.T) {
 	require.ErrorContains(t, injectErr(t, m, pod("p", "missing")), "ResourceClaim missing: lab/missing not found")
 	require.ErrorIs(t, injectErr(t, m, pod("p", "unallocated")), dra.ErrNotAllocated)
 	require.ErrorContains(t, injectErr(t, m, pod("p", "unreserved")), "it is not reserved for the pod")
+	require.ErrorContains(t, injectErr(t, m, pod("q", "reserved")), "it is not reserved for the pod", "but for others")
 	require.Len(t, inject(t, m, pod("p", "reserved"), false), 2)
 	_, err := m.Inject(t.Context(), pod("q", "reserved"), &pod("q", "reserved").Spec.Containers[0], true)
 	require.ErrorContains(t, err, "ResourceClaim reserved is not prepared", "one that runs waits for nothing")
+}
+
+// What is not the name of a CDI device never gets to the runtime.
+func TestInject_ChecksCDINames(t *testing.T) {
+	d := new(fakeDriver)
+	m := newManager(t, stateFile(t), fakeClaims{"a": claim("a", gpuDriver)})
+	register(t, m, serve(t, d))
+	for _, name := range []string{"gpu0", "vendor.example=gpu0", "/gpu=gpu0", "vendor.example/=gpu0", "vendor.example/gpu=", "vendor.example/gpu"} {
+		d.cdi = name
+		require.ErrorContains(t, injectErr(t, m, pod("p", "a")), "must have the form vendor.example/class=name", name)
+	}
+	d.cdi = "vendor.example/gpu=gpu0"
+	require.Contains(t, inject(t, m, pod("p", "a"), false), d.cdi)
 }
 
 // A driver that fails, lies or hangs keeps its own pods waiting, and says why.
