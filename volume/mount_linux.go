@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sublet-dev/agent/internal/mounts"
 )
 
 // osMounter mounts with system calls.
@@ -34,7 +36,14 @@ func (osMounter) unmount(path string, lazy bool) error {
 	if lazy {
 		flags |= unix.MNT_DETACH
 	}
-	return mountError("unmount", path, unix.Unmount(path, flags))
+	err := unix.Unmount(path, flags)
+	if errors.Is(err, unix.EINVAL) {
+		// Below a shared mount that is bound to its own directory each mount is there twice, and one unmount removes both.
+		if is, known, _ := mounts.IsRoot(path); known && !is {
+			return nil
+		}
+	}
+	return mountError("unmount", path, err)
 }
 
 // openPath opens a file for reference only.

@@ -155,3 +155,30 @@ func TestSubPath_NotADirectory(t *testing.T) {
 	_, err := manager(t, nil).SubPath(t.Context(), "u", "c", runtime.Volume{Image: "i"}, "x")
 	assert.ErrorContains(t, err, "not a directory")
 }
+
+// On most nodes "/" is a shared mount. Below a directory that is bound to itself each mount is then there twice, and one unmount
+// removes both.
+func TestOSMounter_UnmountsSharedTwice(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounts need root")
+	}
+	base := t.TempDir()
+	dir := filepath.Join(base, "bound")
+	path := filepath.Join(dir, "volume")
+	require.NoError(t, unix.Mount("tmpfs", base, "tmpfs", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(base, unix.MNT_DETACH)) })
+	require.NoError(t, unix.Mount("", base, "", unix.MS_SHARED, ""))
+	require.NoError(t, os.MkdirAll(path, 0o755))
+	require.NoError(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
+	require.NoError(t, unix.Mount("tmpfs", path, "tmpfs", 0, ""))
+	table, err := mounts.Below(path)
+	require.NoError(t, err)
+	require.Len(t, table, 2)
+	for range table {
+		require.NoError(t, osMounter{}.unmount(path, false))
+	}
+	table, err = mounts.Below(path)
+	require.NoError(t, err)
+	require.Empty(t, table)
+	require.ErrorIs(t, osMounter{}.unmount(path+"/missing", false), unix.ENOENT)
+}
