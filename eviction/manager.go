@@ -144,6 +144,7 @@ type Manager struct {
 	evicting      map[types.UID]bool                  // evicted pods that are still active
 	kernelSignals map[Signal]bool                     // signals of which a notifier reports the next threshold
 	measuredAt    time.Time                           // of the pods
+	urgent        bool                                // the next measurement of the pods does not wait for the runtime
 	reclaimed     bool                                // the reclaimers were called since a disk threshold was met
 	effects       map[string]*effect                  // of the last evictions, by effectGroup
 	warned        map[string]string                   // last logged reason, by threshold
@@ -325,6 +326,13 @@ func (m *Manager) iterate(ctx context.Context) time.Duration {
 // measure measures the node and its pods.
 func (m *Manager) measure(ctx context.Context) (runtime.NodeUsage, error) {
 	since := m.state.lastEvictionAt
+	if m.urgent {
+		m.urgent = false
+		if u, ok := m.measureUrgently(ctx, since); ok {
+			m.measuredAt = time.Now()
+			return u, nil
+		}
+	}
 	u, err := m.measureWith(ctx, func(ctx context.Context) (runtime.NodeUsage, error) { return m.cfg.Usage.Usage(ctx, since) })
 	m.measuredAt = time.Now()
 	return u, err

@@ -33,7 +33,27 @@ func (m *Manager) checkNode(ctx context.Context) (wait time.Duration, done bool)
 		return m.cfg.MonitoringPeriod, true
 	}
 	due, next := m.handleUsage(&u)
+	m.urgent = slices.ContainsFunc(due, isUrgent)
 	return m.until(next, &u), len(due) == 0
+}
+
+// isUrgent reports whether pods can use up the rest of a resource before a slow runtime
+// answers: memory and process ids, which cgroups count.
+func isUrgent(t metThreshold) bool {
+	f, _ := infoFor(t.Signal)
+	return !f.disk && !f.pressure
+}
+
+// urgentTimeout is the context timeout of a measurement of pods for an urgent threshold.
+const urgentTimeout = 200 * time.Millisecond
+
+// measureUrgently measures pods without waiting for a slow runtime. ok is false if it has
+// the memory of no pod.
+func (m *Manager) measureUrgently(ctx context.Context, since time.Time) (u runtime.NodeUsage, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, urgentTimeout)
+	defer cancel()
+	u, err := m.measureWith(ctx, func(ctx context.Context) (runtime.NodeUsage, error) { return m.cfg.Usage.Usage(ctx, since) })
+	return u, err == nil && slices.ContainsFunc(u.Pods, func(p runtime.PodUsage) bool { return !p.Memory.At.IsZero() })
 }
 
 // handleUsage updates thresholds, conditions and notifiers with a measurement. It returns

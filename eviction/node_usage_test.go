@@ -66,6 +66,49 @@ func TestManager_PollsMoreOftenNearThreshold(t *testing.T) {
 	}
 }
 
+// slowRuntime is a node whose runtime takes five seconds for its part of a measurement, or all
+// of it if the pods have no cgroups.
+type slowRuntime struct {
+	*fakeUsageProvider
+	noCgroups bool
+}
+
+func (s slowRuntime) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error) {
+	select {
+	case <-time.After(5 * time.Second):
+	case <-ctx.Done():
+	}
+	u, err := s.fakeUsageProvider.Usage(context.WithoutCancel(ctx), since)
+	if s.noCgroups && ctx.Err() != nil {
+		u.Pods = nil
+	}
+	return u, err
+}
+
+// EV-10: a runtime that is slow does not delay an eviction for memory, unless it alone knows the usage of the pods.
+func TestManager_SlowRuntime(t *testing.T) {
+	for noCgroups, bound := range map[bool]time.Duration{false: 200 * time.Millisecond, true: 5200 * time.Millisecond} {
+		s := slowRuntime{&fakeUsageProvider{nodeSimulator: newSim()}, noCgroups}
+		s.capacity = 200 << 30
+		p := s.add("a", "10Mi", 0, 0)
+		bubbleOver(t, s.nodeSimulator, s, eviction.Config{Thresholds: hardThresholds("memory.available<198Gi")}, func(t *testing.T, _ *eviction.Manager) {
+			s.pause(time.Minute)
+			for p.memory < 2<<30 {
+				p.memory += mib
+				s.pause(time.Millisecond)
+			}
+			crossed := time.Now()
+			p.memory += mib
+			s.pause(10 * time.Second)
+			if assert.Len(t, s.evicted, 1) {
+				took := s.evicted[0].at.Sub(crossed)
+				assert.LessOrEqual(t, took, bound+101*time.Millisecond)
+				assert.GreaterOrEqual(t, took, bound, "it was waited for")
+			}
+		})
+	}
+}
+
 // fakeNotifier is a notice by which the kernel tells of memory, for the whole time.
 type fakeNotifier struct{ eviction.Signal }
 
