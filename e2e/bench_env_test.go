@@ -29,7 +29,7 @@ import (
 )
 
 // testTimeout bounds each wait of a measurement.
-const testTimeout = 2 * time.Minute
+var testTimeout = containerdtest.Timeout(2 * time.Minute)
 
 // benchEnv is a node for measurements: a runtime, and whole agents on it, one at a
 // time. What they ask of the runtime goes through a tap.

@@ -31,12 +31,14 @@ import (
 )
 
 const (
-	nodeName    = "node"
-	nodeIP      = "192.0.2.10"
-	longRunTime = 3 * time.Minute // what takes as long as containerd and the machine do
-	tick        = 100 * time.Millisecond
-	rpc         = 15 * time.Second
+	nodeName = "node"
+	nodeIP   = "192.0.2.10"
+	tick     = 100 * time.Millisecond
+	rpc      = 15 * time.Second
 )
+
+// longRunTime bounds what takes as long as containerd and the machine do.
+var longRunTime = containerdtest.Timeout(3 * time.Minute)
 
 // testEnv is a node with a running agent, and every manifest of testdata on it.
 type testEnv struct {
@@ -272,7 +274,7 @@ func (p *pod) id(container string) string {
 // sh runs a line of shell in a container and returns what it says and how it ends.
 func (p *pod) sh(container, line string) (said string, code int32, err error) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), rpc)
+	ctx, cancel := context.WithTimeout(p.t.Context(), containerdtest.Timeout(rpc))
 	defer cancel()
 	r, err := p.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: p.id(container), Cmd: []string{"sh", "-c", line}, Timeout: 10})
 	if err != nil {
@@ -303,7 +305,7 @@ func (p *pod) saysSoon(container, line, want string) {
 // pid is the container's first process as the node sees it.
 func (p *pod) pid(container string) int {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), rpc)
+	ctx, cancel := context.WithTimeout(p.t.Context(), containerdtest.Timeout(rpc))
 	defer cancel()
 	r, err := p.rt.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: p.id(container), Verbose: true})
 	require.NoError(p.t, err)

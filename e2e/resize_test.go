@@ -107,7 +107,7 @@ func bounded(t *testing.T, rt cri.RuntimeServiceClient, step, name string, want 
 	t.Helper()
 	var have bounds
 	var id string
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(tick) {
+	for end := time.Now().Add(containerdtest.Timeout(30 * time.Second)); time.Now().Before(end); time.Sleep(tick) {
 		list, err := rt.ListContainers(t.Context(), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
 			State:         &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
 			LabelSelector: map[string]string{"io.kubernetes.container.name": name},

@@ -61,7 +61,7 @@ func (n *Node) clean(t testing.TB) {
 // Purge removes every pod of the runtime.
 func (n *Node) Purge(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), cleanTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout(cleanTimeout))
 	defer cancel()
 	rt := cri.NewRuntimeServiceClient(n.Dial(t))
 	cs, err := rt.ListContainers(ctx, &cri.ListContainersRequest{})

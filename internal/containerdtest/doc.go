@@ -11,5 +11,6 @@
 // A containerd 2.x is used beside Debian's when SUBLET_CONTAINERD2 names a
 // directory with its containerd and containerd-shim-runc-v2, or when the containerd
 // in PATH is one. SUBLET_CGROUP_DRIVER=systemd has the runtimes create cgroups by systemd.
-// Where there is no Go, SUBLET_PAUSE names the program testdata/pause.
+// Where there is no Go, SUBLET_PAUSE names the program testdata/pause. SUBLET_TIMEOUT_FACTOR
+// multiplies time limits.
 package containerdtest

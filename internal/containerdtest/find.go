@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 const (
@@ -75,6 +77,15 @@ func versionOf(bin string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%s --version: no version in %q", bin, out)
+}
+
+// Timeout multiplies a time limit by SUBLET_TIMEOUT_FACTOR, a whole number that is set where
+// containerd and everything else are slow, as on an emulated machine.
+func Timeout(d time.Duration) time.Duration {
+	if n, err := strconv.Atoi(os.Getenv("SUBLET_TIMEOUT_FACTOR")); err == nil && n > 1 {
+		return d * time.Duration(n)
+	}
+	return d
 }
 
 // skip ends the test: a skip on a developer's machine, a failure in CI.

@@ -148,7 +148,7 @@ func (n *Node) PodCgroup(t testing.TB, pod *corev1.Pod) string {
 
 func (n *Node) pull(t testing.TB, image string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout(startTimeout))
 	defer cancel()
 	_, err := cri.NewImageServiceClient(n.Dial(t)).PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: image}})
 	if err != nil {
@@ -265,7 +265,7 @@ func (n *Node) StartDaemon(t testing.TB) {
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout(startTimeout))
 	defer cancel()
 	rt := cri.NewRuntimeServiceClient(n.Dial(t))
 	tick := time.NewTicker(50 * time.Millisecond)
