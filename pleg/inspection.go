@@ -64,15 +64,23 @@ type inspection struct {
 	urgent            bool      // a caller waits for the result
 	eventReceived     bool      // a runtime event caused it
 	listedFingerprint uint64    // of the relist that caused it; 0: none did
+	listed            *listedPod
 
-	seq          uint64 // sequence number of the last deferred change before it began
-	startTime    time.Time
+	seq          uint64    // sequence number of the last deferred change before it began
+	startTime    time.Time // the result reflects all changes before it
+	begunAt      time.Time
 	slotReleased bool // its slot was given back early, or it has ended
 	queue        *inspectQueue
 
 	done chan struct{} // closed when pod and err are set
 	pod  runtime.Pod
 	err  error
+}
+
+// listedPod is a pod as a relist found it, from which an inspection can go on.
+type listedPod struct {
+	pod runtime.Pod
+	at  time.Time // when the relist began
 }
 
 // inspectQueue is a queue of inspections and the slots to run them.
@@ -113,8 +121,7 @@ func (g *Generator) record(uid types.UID) *podRecord {
 func (g *Generator) requestInspection(r *podRecord, newerThan time.Time, urgent bool) *inspection {
 	in := r.next
 	if in == nil {
-		in = &inspection{r: r, queuedAt: time.Now(), done: make(chan struct{})}
-		r.next = in
+		in = g.newInspection(r)
 		in.urgent = urgent
 		g.enqueue(in)
 	} else if urgent && !in.urgent {
@@ -126,6 +133,19 @@ func (g *Generator) requestInspection(r *podRecord, newerThan time.Time, urgent 
 	}
 	g.dispatch()
 	return in
+}
+
+// newInspection returns the next inspection of r, which has none yet. The caller
+// queues it, and holds mu.
+func (*Generator) newInspection(r *podRecord) *inspection {
+	r.next = &inspection{r: r, queuedAt: time.Now(), done: make(chan struct{})}
+	return r.next
+}
+
+// isSyncing reports whether a worker syncs the pod. The caller holds mu.
+func (g *Generator) isSyncing(uid types.UID) bool {
+	_, syncing := g.syncing[uid]
+	return syncing
 }
 
 // enqueue adds in to a queue, unless the inspection under way must end first.
@@ -157,11 +177,23 @@ func (g *Generator) dispatch() {
 				break
 			}
 			q.free--
-			in.seq, in.startTime = g.seq, time.Now()
+			in.seq, in.begunAt = g.seq, time.Now()
+			in.startTime = in.begunAt
+			if in.canUseList() {
+				in.startTime = in.listed.at
+			} else {
+				in.listed = nil
+			}
 			in.r.begin(in)
 			g.wg.Go(func() { g.inspect(in) })
 		}
 	}
+}
+
+// canUseList reports whether the list is new enough for everybody who waits for the
+// inspection, and nothing has happened to the pod since.
+func (in *inspection) canUseList() bool {
+	return in.listed != nil && in.newerThan.Before(in.listed.at) && in.requestedAt.IsZero() && !in.r.eventReceived && in.r.deferredSeq == 0
 }
 
 // begin makes in the current inspection of r.
@@ -177,10 +209,17 @@ func (g *Generator) inspect(in *inspection) {
 	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timeout)
 	slowTimer := time.AfterFunc(g.cfg.SlowInspectionThreshold, func() { g.markSlow(in) })
 	var pod runtime.Pod
-	err := safe.Call(g.cfg.Logger, "inspect pod", func() (err error) { pod, err = g.cfg.Runtime.Pod(ctx, uid); return err })
+	err := safe.Call(g.cfg.Logger, "inspect pod", func() (err error) {
+		if in.listed != nil {
+			pod, err = g.listedInspector.InspectListedPod(ctx, in.listed.pod)
+		} else {
+			pod, err = g.cfg.Runtime.Pod(ctx, uid)
+		}
+		return err
+	})
 	slowTimer.Stop()
 	cancel()
-	duration := time.Since(in.startTime)
+	duration := time.Since(in.begunAt)
 
 	switch {
 	case err == nil:
@@ -200,7 +239,7 @@ func (g *Generator) inspect(in *inspection) {
 	g.finish(in)
 	close(in.done)
 	if h := g.cfg.Hooks.Inspected; h != nil {
-		h(uid, in.startTime.Sub(in.queuedAt), duration, err)
+		h(uid, in.begunAt.Sub(in.queuedAt), duration, err)
 	}
 }
 

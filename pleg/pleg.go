@@ -21,7 +21,8 @@ type Runtime interface {
 	// Pods lists all pods with ids, names, attempts and states.
 	Pods(ctx context.Context) ([]runtime.Pod, error)
 	// Pod inspects one pod. For a pod that does not exist it returns an empty Pod
-	// and no error.
+	// and no error. If the Runtime implements runtime.ListedPodInspector, that is
+	// called instead for pods that a relist is the first to find.
 	Pod(ctx context.Context, uid types.UID) (runtime.Pod, error)
 	// Watch calls onEvent with the UID of each pod that may have changed, until the
 	// stream breaks or ctx ends. Its error wraps runtime.ErrUnsupported if the
@@ -153,10 +154,12 @@ func (c *Config) complete() error {
 // Generator lists and inspects pods and emits an event for each change. Its
 // methods may be called concurrently.
 type Generator struct {
-	cfg      Config
-	seed     maphash.Seed
-	notify   chan struct{} // one slot: the backlog is not empty
-	relistCh chan struct{} // one slot: relist at once
+	cfg    Config
+	seed   maphash.Seed
+	notify chan struct{} // one slot: the backlog is not empty
+	// listedInspector is nil if the Runtime is none.
+	listedInspector runtime.ListedPodInspector
+	relistCh        chan struct{} // one slot: relist at once
 
 	// mu guards the fields below. No I/O and no callback runs under it.
 	mu        sync.Mutex
@@ -180,15 +183,17 @@ func New(cfg Config) (*Generator, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
+	inspector, _ := runtime.Capability[runtime.ListedPodInspector](cfg.Runtime)
 	return &Generator{
-		cfg:       cfg,
-		seed:      maphash.MakeSeed(),
-		notify:    make(chan struct{}, 1),
-		relistCh:  make(chan struct{}, 1),
-		pods:      map[types.UID]*podRecord{},
-		syncing:   map[types.UID]struct{}{},
-		queue:     inspectQueue{free: cfg.MaxParallel},
-		slowQueue: inspectQueue{free: cfg.MaxParallel},
+		cfg:             cfg,
+		listedInspector: inspector,
+		seed:            maphash.MakeSeed(),
+		notify:          make(chan struct{}, 1),
+		relistCh:        make(chan struct{}, 1),
+		pods:            map[types.UID]*podRecord{},
+		syncing:         map[types.UID]struct{}{},
+		queue:           inspectQueue{free: cfg.MaxParallel},
+		slowQueue:       inspectQueue{free: cfg.MaxParallel},
 	}, nil
 }
 

@@ -6,8 +6,6 @@ import (
 	"hash/maphash"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
@@ -97,7 +95,7 @@ func (g *Generator) compare(pods []runtime.Pod, fingerprints []uint64, startTime
 	g.health.relistSucceeded(startTime)
 	for i := range pods {
 		if pods[i].UID != "" { // a pod without UID cannot be inspected
-			c.compareListed(pods[i].UID, fingerprints[i])
+			c.compareListed(&pods[i], fingerprints[i], startTime)
 		}
 	}
 	for _, r := range g.pods {
@@ -124,17 +122,33 @@ type comparison struct {
 	missed  int          // changes that were not known before
 }
 
-func (c *comparison) compareListed(uid types.UID, fingerprint uint64) {
-	r := c.g.pods[uid]
+func (c *comparison) compareListed(pod *runtime.Pod, fingerprint uint64, startTime time.Time) {
+	r := c.g.pods[pod.UID]
 	if r == nil {
 		// The pod exists, so earlier relists do not show that it is absent.
-		r = c.g.record(uid)
+		r = c.g.record(pod.UID)
 		r.observedAt = time.Time{}
+		r.relistSeq = c.g.relistSeq
+		if c.g.listedInspector != nil && !c.g.isSyncing(pod.UID) {
+			c.inspectListed(r, pod, fingerprint, startTime)
+			return
+		}
 	}
 	r.relistSeq = c.g.relistSeq
 	if r.fingerprint != fingerprint {
 		c.markChanged(r, fingerprint)
 	}
+}
+
+// inspectListed requests the first inspection of a pod, which goes on from the list.
+func (c *comparison) inspectListed(r *podRecord, pod *runtime.Pod, fingerprint uint64, startTime time.Time) {
+	c.missed++
+	c.changed++
+	r.listedFingerprint = fingerprint
+	in := c.g.newInspection(r)
+	in.listed = &listedPod{*pod, startTime}
+	c.g.enqueue(in)
+	c.g.dispatch()
 }
 
 func (c *comparison) compareUnlisted(r *podRecord, startTime time.Time) {

@@ -24,8 +24,8 @@ import (
 //
 // The capabilities are ContainerRemover, LogReopener, ImageStore, ImageUser,
 // ImageFSReporter, SandboxImageReporter, ContainerStatsReporter, CpusetUpdater,
-// CgroupDriverReporter, TimestampedWatcher, PodUpdater, PodDialer, Streamer, PodSyncer,
-// PodLogReader, ContainerCheckpointer and OwnerSetter.
+// CgroupDriverReporter, TimestampedWatcher, ListedPodInspector, PodUpdater, PodDialer,
+// Streamer, PodSyncer, PodLogReader, ContainerCheckpointer and OwnerSetter.
 func Capability[T any](rt any) (T, bool) { return capability.Of[T](rt) }
 
 // ContainerRemover is the capability of a runtime that keeps exited containers until
@@ -104,6 +104,15 @@ type TimestampedWatcher interface {
 	// the change by this machine's clock, or zero if unknown. It blocks until the stream
 	// breaks or ctx is done.
 	WatchTimestamped(ctx context.Context, notify func(uid types.UID, at time.Time)) error
+}
+
+// ListedPodInspector is the capability of a runtime whose list of all pods saves a part
+// of their inspections. Without it each pod that an agent finds when it starts is
+// inspected from scratch.
+type ListedPodInspector interface {
+	// InspectListedPod completes a pod of a list of all pods with what only inspections
+	// return. The result contains all changes from before the list.
+	InspectListedPod(ctx context.Context, listed Pod) (Pod, error)
 }
 
 // PodDialer is the capability of a runtime whose pods may have addresses that the

@@ -73,6 +73,39 @@ func TestStartAndInspectionTakeEightCalls(t *testing.T) {
 	})
 }
 
+// A pod of a list is completed by its statuses alone, with the same result as an
+// inspection of its own, also if its container has exited since.
+func TestClient_InspectListedPod(t *testing.T) {
+	f := newFake()
+	f.addImage(busybox)
+	pod := onePod("main")
+	require.Empty(t, f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
+	for _, exits := range []bool{false, true} {
+		c := f.client(t, Config{}) // of an agent that starts
+		listed, err := c.Pods(t.Context())
+		require.NoError(t, err)
+		require.Len(t, listed, 1)
+		if exits {
+			f.mu.Lock()
+			f.exit(listed[0].Containers[0].ID, 3)
+			f.mu.Unlock()
+		}
+		f.took()
+		got, err := c.InspectListedPod(t.Context(), listed[0])
+		require.NoError(t, err)
+		assert.ElementsMatch(t, []string{"PodSandboxStatus", "ContainerStatus"}, f.took())
+		want, err := f.client(t, Config{}).Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		want.ObservedAt = got.ObservedAt
+		assert.Equal(t, want, got)
+		assert.Empty(t, listed[0].Sandboxes[0].IPs, "the list is not changed")
+		f.took()
+		_, err = c.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		assert.ElementsMatch(t, []string{"ListPodSandbox", "ListContainers"}, f.took(), "the statuses are known")
+	}
+}
+
 func TestInspectionOfNothingIsAnEmptyPod(t *testing.T) {
 	c := newFake().client(t, Config{})
 	observed, err := c.Pod(t.Context(), "uid-0")

@@ -50,6 +50,20 @@ func (c *Client) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 	return p, nil
 }
 
+// InspectListedPod completes a pod that Pods returned: a status call for each sandbox and
+// container whose status is not known already, and no list.
+func (c *Client) InspectListedPod(ctx context.Context, listed runtime.Pod) (runtime.Pod, error) {
+	p := listed
+	p.Sandboxes, p.Containers = slices.Clone(p.Sandboxes), slices.Clone(p.Containers)
+	known := c.facts.of(p.UID)
+	p.ObservedAt = time.Now() // of the statuses
+	if err := c.fillIn(ctx, &p, known); err != nil {
+		return runtime.Pod{}, err
+	}
+	c.facts.recordList(p, known)
+	return p, nil
+}
+
 // fillIn asks for what the lists do not tell and known does not either. What
 // went away between list and status call is left out.
 func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) error {

@@ -26,6 +26,7 @@ var (
 	_ runtime.CpusetUpdater          = (*Client)(nil)
 	_ runtime.CgroupDriverReporter   = (*Client)(nil)
 	_ runtime.TimestampedWatcher     = (*Client)(nil)
+	_ runtime.ListedPodInspector     = (*Client)(nil)
 	_ runtime.PodDialer              = (*Client)(nil)
 	_ runtime.OwnerSetter            = (*Client)(nil)
 )
