@@ -127,6 +127,8 @@ func newKubelet(b *testing.B, r *benchEnv, maxPods int) *nodeProcess {
 		require.NoError(b, os.WriteFile(config, fmt.Appendf(nil, `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 enableServer: false
+authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
 healthzBindAddress: %s
 healthzPort: %s
 failCgroupV1: false

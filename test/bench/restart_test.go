@@ -32,6 +32,14 @@ func (c *countedConn) Invoke(ctx context.Context, method string, req, resp any, 
 	return c.ClientConnInterface.Invoke(ctx, method, req, resp, opts...)
 }
 
+// NewStream implements grpc.ClientConnInterface.
+func (c *countedConn) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	c.mu.Lock()
+	c.calls[method[strings.LastIndex(method, "/")+1:]]++
+	c.mu.Unlock()
+	return c.ClientConnInterface.NewStream(ctx, d, method, opts...)
+}
+
 // BenchmarkRestart measures an agent that starts while its pods run: the time from the start until all are adopted and their statuses
 // are sent, and the calls of the runtime until the agent is idle.
 func BenchmarkRestart(b *testing.B) {
