@@ -3,6 +3,7 @@ package pleg
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -34,40 +35,46 @@ func (rt listedRuntime) Unwrap() any { return rt.fakeRuntime }
 // result is as old as the list. What happens meanwhile needs an inspection of its own.
 func TestGenerator_InspectsListedPods(t *testing.T) {
 	for name, tt := range map[string]struct {
-		before              func(g *Generator) // the first relist
-		completed, inspects int
+		before    func(g *Generator) // the first relist
+		completed int
 	}{
-		"nothing happens":                      {func(*Generator) {}, 1, 0},
-		"a worker syncs the pod":               {func(g *Generator) { g.SyncStarted("u") }, 0, 1},
-		"an inspection was requested":          {func(g *Generator) { g.RequestInspection("u") }, 0, 1},
-		"a runtime event was received":         {func(g *Generator) { g.handleRuntimeEvent("u", time.Time{}) }, 0, 1},
-		"something happens to another pod":     {func(g *Generator) { g.RequestInspection("v") }, 1, 0},
-		"a worker wants to know any state":     {func(g *Generator) { _, _, _ = g.requestNewerThan("u", time.Time{}) }, 0, 1},
-		"a worker syncs another pod meanwhile": {func(g *Generator) { g.SyncStarted("v") }, 1, 0},
+		"nothing happens":                      {func(*Generator) {}, 1},
+		"a worker syncs the pod":               {func(g *Generator) { g.SyncStarted("u") }, 0},
+		"an inspection was requested":          {func(g *Generator) { g.RequestInspection("u") }, 0},
+		"a runtime event was received":         {func(g *Generator) { g.handleRuntimeEvent("u", time.Time{}) }, 0},
+		"something happens to another pod":     {func(g *Generator) { g.RequestInspection("v") }, 1},
+		"a worker wants to know any state":     {func(g *Generator) { _, _, _ = g.requestNewerThan("u", time.Time{}) }, 0},
+		"a worker syncs another pod meanwhile": {func(g *Generator) { g.SyncStarted("v") }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fake := newFakeRuntime()
-			fake.set(newTestPod("u", runtime.Running), false)
-			rt := listedRuntime{fake, map[types.UID]int{}}
-			inBubble(t, fake, Config{}, func(env *testEnv) {
-				env.listedInspector = rt // inBubble knows the fake alone
-				tt.before(env.Generator)
+			synctest.Test(t, func(t *testing.T) {
+				fake := newFakeRuntime()
+				fake.set(newTestPod("u", runtime.Running), false)
+				rt := listedRuntime{fake, map[types.UID]int{}}
+				g, err := New(Config{Runtime: rt, Cache: discardCache{}})
+				require.NoError(t, err)
+				tt.before(g)
 				listed := time.Now()
-				env.after(5 * time.Second)
-				fake.mu.Lock()
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- g.Run(ctx) }()
+				time.Sleep(5 * time.Second)
+				synctest.Wait()
 				assert.Equal(t, tt.completed, rt.completed["u"])
-				assert.Equal(t, tt.inspects, fake.inspected["u"])
-				fake.mu.Unlock()
-				p, err := env.GetNewerThan(env.t.Context(), "u", time.Time{})
+				inspects := fake.inspected["u"]
+				assert.Equal(t, tt.completed == 0, inspects > 0)
+				p, err := g.GetNewerThan(t.Context(), "u", time.Time{})
 				require.NoError(t, err)
 				assert.Equal(t, tt.completed == 1, p.Name == "completed")
 				if tt.completed == 1 {
 					assert.Equal(t, listed, p.ObservedAt)
 				}
-				_, err = env.GetNewerThan(env.t.Context(), "u", time.Now())
+				_, err = g.GetNewerThan(t.Context(), "u", time.Now())
 				require.NoError(t, err)
 				assert.Equal(t, tt.completed, rt.completed["u"], "the list is used once")
-				assert.Equal(t, tt.inspects+1, fake.inspected["u"])
+				assert.Equal(t, inspects+1, fake.inspected["u"])
+				cancel()
+				require.NoError(t, <-done)
 			})
 		})
 	}
