@@ -321,7 +321,9 @@ func TestSettings_Memory(t *testing.T) {
 func TestSettings_Shutdown(t *testing.T) {
 	for fields, want := range map[string][]nodeshutdown.Group{
 		`"maxPods":1`: nil,
-		`"shutdownGracePeriod":"30s","shutdownGracePeriodCriticalPods":"10s"`:                                                               {{Priority: 0, Period: 20 * time.Second}, {Priority: 2000000000, Period: 10 * time.Second}},
+		`"maxPods":1,"featureGates":{"GracefulNodeShutdownBasedOnPodPriority":false}`: nil,
+		`"shutdownGracePeriod":"1s"`:                                          {{Priority: 0, Period: time.Second}, {Priority: 2000000000}},
+		`"shutdownGracePeriod":"30s","shutdownGracePeriodCriticalPods":"10s"`: {{Priority: 0, Period: 20 * time.Second}, {Priority: 2000000000, Period: 10 * time.Second}},
 		`"shutdownGracePeriodByPodPriority":[{"priority":5,"shutdownGracePeriodSeconds":2},{"priority":-1,"shutdownGracePeriodSeconds":9}]`: {{Priority: 5, Period: 2 * time.Second}, {Priority: -1, Period: 9 * time.Second}},
 		`"shutdownGracePeriodByPodPriority":[{"priority":5,"shutdownGracePeriodSeconds":2}],"featureGates":{"GracefulNodeShutdown":false}`:  nil,
 	} {
