@@ -22,7 +22,7 @@ import (
 const Env = "SUBLET_VM"
 
 const (
-	bootTimeout = 5 * time.Minute // of an emulated machine beside other work
+	bootTimeout = 10 * time.Minute // of an emulated machine beside other work
 	readyLine   = "vmtest ready"
 	consoleTail = 2 << 10
 )
@@ -54,6 +54,7 @@ type Machine struct {
 	conn net.Conn
 	in   *bufio.Reader
 	runs int
+	pace int // of the last MustBoot
 }
 
 // New returns a machine with a new disk, which is not running yet. The caller closes it.

@@ -41,7 +41,7 @@ func TestVM_RunsScripts(t *testing.T) {
 	assert.Equal(t, "kept\n", m.MustRun(t, "cat /root/kept; ls /mnt"))
 
 	m.MustRun(t, "systemctl --no-block reboot")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), m.Scale(time.Minute))
 	defer cancel()
 	require.NoError(t, m.AwaitExit(ctx))
 	m.MustBoot(t)

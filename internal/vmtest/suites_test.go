@@ -5,6 +5,7 @@ package vmtest_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +37,9 @@ func build(t *testing.T, dir string, packages ...string) {
 	}
 }
 
+// suiteTimeout is that of one suite on a quiet host.
+const suiteTimeout = 4 * time.Minute
+
 // suite is a run of a test binary in the machine.
 type suite struct {
 	name string // of the subtest
@@ -48,12 +52,12 @@ type suite struct {
 // output if it has failed, or if it has skipped a test: the machine has all that it needs.
 func (s suite) test(t *testing.T, m *vmtest.Machine) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), m.Scale(suiteTimeout+time.Minute))
 	defer cancel()
 	var out bytes.Buffer
 	base := filepath.Base(s.pkg)
 	code, err := m.Run(ctx, "mkdir -p /root/"+s.pkg+"; cd /root/"+s.pkg+" && cp -rn /host/testdata/"+base+" testdata 2>/dev/null; "+
-		"export CI=true SUBLET_PAUSE=/host/pause "+s.env+"; /host/"+base+".test -test.v -test.timeout=11m -test.run '"+s.run+"'", &out)
+		fmt.Sprintf("export CI=true SUBLET_PAUSE=/host/pause SUBLET_TIMEOUT_FACTOR=%d %s; /host/%s.test -test.v -test.timeout=%v -test.run '%s'", m.Pace(), s.env, base, m.Scale(suiteTimeout), s.run), &out)
 	for line := range strings.Lines(out.String()) {
 		if strings.Contains(line, "--- ") || strings.Contains(line, ": measured") {
 			t.Log(strings.TrimRight(line, "\n"))
@@ -73,7 +77,7 @@ func TestVM_CgroupV2(t *testing.T) {
 	build(t, share, "internal/containerdtest/testdata/pause", "cgroup.test", "e2e.test")
 	require.NoError(t, os.CopyFS(filepath.Join(share, "testdata/e2e"), os.DirFS("../../e2e/testdata")))
 	m := vmtest.Start(t, vmtest.Config{Share: share})
-	const fewStarts = " SUBLET_STARTS=8" // each pulls and unpacks an image
+	const fewStarts = " SUBLET_STARTS_TIME=20s" // each pulls and unpacks an image
 	suites := []suite{{name: "slices", pkg: "cgroup", run: "TestVM_"}}
 	for _, driver := range []string{"systemd", "cgroupfs"} {
 		for _, run := range []string{"TestResizeInPlace", "TestEvictionOnContainerd", "TestPods", "TestStartsAgainstImageCollection"} {
@@ -83,5 +87,6 @@ func TestVM_CgroupV2(t *testing.T) {
 	for _, s := range suites {
 		t.Run(s.name, func(t *testing.T) { s.test(t, m) })
 	}
-	require.Empty(t, m.MustRun(t, "ls -d /sys/fs/cgroup/sublet* 2>/dev/null || true; systemctl list-units --all --no-legend 'sublet*'"), "left over")
+	require.Empty(t, m.MustRun(t, "ls -d /sys/fs/cgroup/sublet* 2>/dev/null; systemctl list-units --all --no-legend 'sublet*'; "+
+		"grep sublet /proc/mounts; pgrep -a 'containerd|runc|pause|busybox|sleep'; ls -d /tmp/sublet* 2>/dev/null; true"), "left over")
 }

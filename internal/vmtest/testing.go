@@ -11,8 +11,18 @@ import (
 	"time"
 )
 
-// runTimeout bounds MustRun and MustBoot, so that a hung machine ends in a failure with its console.
-const runTimeout = 8 * time.Minute
+const (
+	runTimeout = 4 * time.Minute  // of MustRun on a quiet machine, so that a hung one ends in a failure with its console
+	quietBoot  = 25 * time.Second // of the emulated machine on two quiet processors
+	maxPace    = 12
+)
+
+// Pace says how many times longer than on a quiet host things take, by the last boot: a whole
+// number from 1.
+func (m *Machine) Pace() int { return max(m.pace, 1) }
+
+// Scale returns the time limit for what may take d on a quiet host.
+func (m *Machine) Scale(d time.Duration) time.Duration { return d * time.Duration(m.Pace()) }
 
 // Require skips the test if no machine can be booted. In the stage vm of CI SUBLET_VM is
 // always set, and everything else that is missing fails the test.
@@ -46,19 +56,19 @@ func Start(t testing.TB, cfg Config) *Machine {
 // MustBoot boots the machine, or ends the test.
 func (m *Machine) MustBoot(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
-	defer cancel()
 	began := time.Now()
-	if err := m.Boot(ctx); err != nil {
+	if err := m.Boot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("booted in %v", time.Since(began).Round(time.Second))
+	took := time.Since(began)
+	m.pace = min(int((took+quietBoot-1)/quietBoot), maxPace)
+	t.Logf("booted in %v: time limits are those of a quiet host, times %d", took.Round(time.Second), m.Pace())
 }
 
 // MustRun runs a script and returns what it has printed. If it fails, the test ends.
 func (m *Machine) MustRun(t testing.TB, script string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), m.Scale(runTimeout))
 	defer cancel()
 	var out strings.Builder
 	code, err := m.Run(ctx, script, &out)
