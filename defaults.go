@@ -37,8 +37,7 @@ import (
 	"github.com/sublet-dev/agent/volume"
 )
 
-// NewRecorder returns the default Recorder: it aggregates repeated events and passes them to that of WithRecorder, if there is
-// one.
+// NewRecorder returns the default Recorder: it aggregates repeated events and passes them to that of WithRecorder, if any.
 func NewRecorder(c *Components) (Recorder, error) {
 	sink, _ := settings.Get[eventSink](&c.options.Store)
 	return events.New(sink.Recorder), nil
@@ -100,10 +99,11 @@ func NewCgroups(c *Components) (Cgroups, error) {
 		return nil, nil
 	}
 	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
+	client, _ := settings.Peek[cri.Config](&c.options.Store)
 	return configured(c, cgroup.New, cgroup.Config{
 		Parent: c.Node.CgroupRoot, Driver: c.Node.CgroupDriver, RuntimeDriver: cgroup.RuntimeDriverOf(c.Runtime),
 		Allocatable: c.Node.EffectivePodsCgroupLimits(), PodPidsLimit: c.Node.PodPidsLimit, Owner: c.Owner, Logger: c.Logger,
-		MemoryQoS: c.Node.MemoryQoS, HasExclusiveCPUs: podsync.PodHasExclusiveCPUs(c.Logger, injectors.Injectors),
+		MemoryQoS: c.Node.MemoryQoS, NoCPUQuota: client.Node.NoCPUQuota, HasExclusiveCPUs: podsync.PodHasExclusiveCPUs(c.Logger, injectors.Injectors),
 	})
 }
 

@@ -305,3 +305,28 @@ func TestWithNode_MemoryQoSReachesTheCgroups(t *testing.T) {
 	_, err := agent.New(agent.WithNode(node.Config{MemoryQoS: podspec.MemoryQoS{ThrottlingFactor: 3}}))
 	require.ErrorContains(t, err, "node: MemoryQoS.ThrottlingFactor must be from 0 to 1")
 }
+
+// A node without CPU quotas has none for pods either, whose cgroups would limit their containers.
+func TestWithConfig_NoCPUQuotaReachesTheCgroups(t *testing.T) {
+	pod := agenttest.Pod("web")
+	pod.UID = "u"
+	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: resources("cpu=500m", "memory=64Mi"), Limits: resources("cpu=500m", "memory=64Mi")}
+	for off, want := range map[bool]string{false: "50000 100000", true: "max 100000"} {
+		root := t.TempDir()
+		for _, dir := range []string{"", "kubepods", "kubepods/burstable", "kubepods/besteffort", "kubepods/podu"} {
+			require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(root, dir, "cgroup.controllers"), []byte("cpu memory pids\n"), 0o600))
+			for _, file := range []string{"cgroup.subtree_control", "cpu.max", "cpu.weight", "memory.max", "pids.max"} {
+				require.NoError(t, os.WriteFile(filepath.Join(root, dir, file), nil, 0o600))
+			}
+		}
+		a, err := agent.New(agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithSimulatedRuntime(),
+			agent.WithConfig(cri.Config{Node: cri.Node{NoCPUQuota: off}}), agent.WithConfig(cgroup.Config{Root: root, Driver: cgroup.Cgroupfs}))
+		require.NoError(t, err)
+		_, err = a.Components().Cgroups.Ensure(t.Context(), pod)
+		require.NoError(t, err)
+		got, err := os.ReadFile(filepath.Join(root, "kubepods/podu/cpu.max"))
+		require.NoError(t, err)
+		assert.Equal(t, want, strings.TrimSpace(string(got)))
+	}
+}

@@ -259,6 +259,11 @@ func TestManager_NoQuotaOnExclusiveCPUs(t *testing.T) {
 	has = false
 	ensure()
 	assert.Equal(t, "50000 100000", quota())
+
+	m, err = cgroup.New(cgroup.Config{Root: root, NoCPUQuota: true})
+	require.NoError(t, err)
+	ensure()
+	assert.Equal(t, "max 100000", quota(), "no pod of this node has one")
 }
 
 // CR-1: on the cgroups of the kernel limits are set, remaining processes are killed, and

@@ -46,6 +46,8 @@ type Config struct {
 	// Allocatable limits all pods together: cpu by weight, memory in bytes, and pid (a
 	// number of processes). Default: no limit.
 	Allocatable corev1.ResourceList
+	// NoCPUQuota leaves the CPU limits of pods unenforced.
+	NoCPUQuota bool
 	// HasExclusiveCPUs reports whether a container of the pod has CPUs for itself. Such a pod
 	// gets no CPU limit, which would stop that container while its CPUs are idle; the other
 	// containers have limits of their own. It must not block. Default: no pod has.
@@ -197,7 +199,7 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 		qos: qos, group: group, requests: requests{milliCPU(asked), memoryBytes(asked)},
 		limits: podLimits(pod, m.cfg.PodPidsLimit, m.cfg.MemoryQoS, t.pageSizes()),
 	}
-	if f := m.cfg.HasExclusiveCPUs; f != nil && f(pod) {
+	if f := m.cfg.HasExclusiveCPUs; m.cfg.NoCPUQuota || f != nil && f(pod) {
 		now.limits.quota = 0
 	}
 	had := m.put(pod.UID, now)
