@@ -168,6 +168,26 @@ func TestPage_PodLifeInChromium(t *testing.T) {
 	requireClean(t, p, url)
 }
 
+// A request that fails, because the node is busy or an interface of the machine changes, does not leave the
+// page without the pod until something happens to it.
+func TestPage_RetriesInChromium(t *testing.T) {
+	h, memory, recorded := timeline.New(timeline.Config{}), podsource.NewMemory(), &recorder{first: map[string]time.Time{}}
+	p := browsertest.Open(t, serve(t, h), browsertest.Options{})
+	runAgent(t, h, memory, recorded)
+	memory.Put(scriptedPod("steady"))
+	p.Wait(row("steady") + "?.dataset.health === 'healthy'")
+	p.Eval(`{
+		const real = window.fetch, failures = [() => Promise.reject(new TypeError('no network')), () => Promise.resolve(new Response('', {status: 503}))];
+		window.shown = [];
+		new MutationObserver(() => window.shown.push(document.querySelector('#detail').textContent)).observe(document.querySelector('#detail'), {childList: true});
+		window.fetch = (url, options) => String(url).startsWith('pods/') && failures.length ? failures.shift()() : real(url, options);
+	}`, nil)
+	p.Eval(row("steady")+".querySelector('button').click()", nil)
+	p.Wait("document.querySelector('.waterfall [data-kind=ready]')")
+	p.Wait("window.shown[0].includes('The node does not respond.') && window.shown[1].includes('The node responded with status 503.')")
+	require.Empty(t, p.Problems())
+}
+
 // requireAgrees compares the first bar of each kind with the time of its event. The event of
 // a container that was created follows that; the others are at the start of what they tell.
 func requireAgrees(t *testing.T, p *browsertest.Page, events map[string]time.Time) {
