@@ -35,14 +35,14 @@ import (
 // IG-1, IG-3: pods start from twelve images on a disk that has room for half of
 // them, while collection takes what is not in use. No start ever finds an image
 // gone that it had seen, and what a pod uses stays. SUBLET_STARTS says how many
-// pods there are; by default 150 on the newest containerd and 40 on others. On a slow
+// pods there are; by default 60 on the newest containerd and 30 on others. On a slow
 // machine SUBLET_STARTS_TIME bounds the time of the starts; at least fewStarts are made,
 // from half as many images on half the disk.
 func TestStartsAgainstImageCollection(t *testing.T) {
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
-		starts := 40
+		starts := 30
 		if strings.HasPrefix(n.Name, "containerd-2") {
-			starts = 150
+			starts = 60
 		}
 		if s, err := strconv.Atoi(os.Getenv("SUBLET_STARTS")); err == nil {
 			starts = s

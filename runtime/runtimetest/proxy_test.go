@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
 	if !chosen {
-		_ = flag.Set("test.parallel", "8")
+		_ = flag.Set("test.parallel", "16") // most of the time cases wait
 	}
 	goleak.VerifyTestMain(m)
 }
