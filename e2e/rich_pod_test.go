@@ -23,7 +23,8 @@ import (
 )
 
 // BenchmarkRichPod starts a pod with two init containers, a sidecar, three containers, a volume of each kind and probes, and deletes
-// it; alternately with the agent, until every container runs, and with the raw calls that the agent made for it.
+// it; alternately with the agent, until every container runs, and with the raw calls that the agent made for it. It needs root, for a
+// volume in memory.
 func BenchmarkRichPod(b *testing.B) {
 	eachRuntime(b, func(b *testing.B, r *benchEnv) {
 		r.tap.eventful = true
