@@ -83,7 +83,7 @@ func TestMount_HungDrivers(t *testing.T) {
 					v.PersistentVolume.Spec.Capacity["storage"] = resource.MustParse("2Gi")
 					_, err2 := e.Mount(t.Context(), v)
 					assert.NoError(t, errors.Join(err, err2, e.Unmount(t.Context(), pod.UID)))
-					assert.EqualValues(t, 2<<30, e.driver.Size(fmt.Sprint("v", i)))
+					assert.EqualValues(t, int64(2<<30), e.driver.Size(fmt.Sprint("v", i)))
 				})
 			}
 			wg.Wait()

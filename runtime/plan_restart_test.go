@@ -195,7 +195,7 @@ func TestExponentialBackOff(t *testing.T) {
 	assert.Equal(t, []time.Duration{0, 10, 20, 40, 80, 160, 300, 300}, got)
 	b := runtime.ExponentialBackOff{Base: time.Minute, Max: time.Millisecond}
 	assert.Equal(t, time.Second, b.Delay(runtime.RestartInfo{BackOffStep: 1}), "never under a second")
-	assert.Equal(t, 5*time.Minute, runtime.DefaultBackOff().Delay(runtime.RestartInfo{BackOffStep: 1 << 40}))
+	assert.Equal(t, 5*time.Minute, runtime.DefaultBackOff().Delay(runtime.RestartInfo{BackOffStep: math.MaxInt}))
 	assert.Zero(t, runtime.DefaultBackOff().Delay(runtime.RestartInfo{BackOffStep: -1}))
 	assert.True(t, runtime.ExponentialBackOff{Reset: time.Minute}.ShouldReset(runtime.RestartInfo{RunDuration: time.Minute}))
 }

@@ -113,7 +113,7 @@ func TestEnsure_FailsIfFileCannotBeWritten(t *testing.T) {
 
 // As long as a file cannot be read, pods with ids keep them and no ids are allocated.
 func TestEnsure_InvalidFiles(t *testing.T) {
-	ids := func(host, container, length int) string {
+	ids := func(host, container, length int64) string {
 		m := fmt.Sprintf(`[{"hostId":%d,"containerId":%d,"length":%d}]`, host, container, length)
 		return `{"uidMappings":` + m + `,"gidMappings":` + m + `}`
 	}

@@ -166,7 +166,7 @@ func TestRun_UpstreamAPIServerCSI(t *testing.T) {
 		}
 		return nil
 	})
-	require.EqualValues(t, 2<<30, c.driver.Size("v1"))
+	require.EqualValues(t, int64(2<<30), c.driver.Size("v1"))
 	c.hasEvent("db", "FileSystemResizeSuccessful")
 
 	c.eventually(2*longRunTime, func() error { // the driver is asked every minute
