@@ -105,6 +105,7 @@ var allowedImports = map[string][]string{
 	"internal/sleep":             {},
 	"internal/statefile":         {"internal/atomicfile"},
 	"internal/mutate":            {},
+	"internal/typecheck":         {},
 	"runtimestate":               {"runtime"},
 
 	"runtime/cri/credentialprovider":         {"runtime/cri", "runtime/cri/internal/images"},

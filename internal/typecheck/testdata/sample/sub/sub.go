@@ -1,0 +1,3 @@
+package sub
+
+const Unit = "byte"
