@@ -13,6 +13,8 @@
 //     in parallel. A slow inspection gives its slot back and delays no other pod.
 //   - Backed by relists: with an event stream all pods are listed every few minutes,
 //     without one every second. A broken stream is reopened indefinitely.
+//   - Prompt: without an event stream a pod with a running init container is
+//     inspected more often than it is listed, because the rest of it waits.
 //   - Complete: no event is dropped and nothing waits for the reader. Unread events
 //     are kept per pod, in bounded memory.
 //   - Cheap: a relist compares ids and states. A pod that is missing from a relist

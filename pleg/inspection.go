@@ -38,6 +38,8 @@ type podRecord struct {
 	failingSince time.Time // start of the first of them, or of a slow one
 	slow         bool      // the last inspection exceeded SlowInspectionThreshold
 	retryTimer   *time.Timer
+
+	initWait *initWait // nil: no init container is waited for
 }
 
 func (r *podRecord) stopTimers() {
@@ -289,6 +291,7 @@ func (g *Generator) succeed(r *podRecord, in *inspection) {
 		r.retryTimer.Stop()
 		r.retryTimer = nil
 	}
+	g.inspectInit(r)
 }
 
 // fail schedules another inspection of r, with exponential back-off.

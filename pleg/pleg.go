@@ -171,6 +171,7 @@ type Generator struct {
 	syncing   map[types.UID]struct{} // between SyncStarted and SyncEnded
 	seq       uint64                 // counts deferred changes
 	relistSeq uint64                 // counts relists
+	initWaits int                    // pods whose initWait needs more than relists
 	queue     inspectQueue
 	slowQueue inspectQueue // of pods whose last inspection was slow
 	backlog   backlog
@@ -228,6 +229,7 @@ func (g *Generator) stop() {
 	g.stopped = true
 	for _, r := range g.pods {
 		r.stopTimers()
+		g.endInitWait(r)
 		if in := r.next; in != nil {
 			in.err = ErrStopped
 			close(in.done)
