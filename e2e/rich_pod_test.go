@@ -42,6 +42,7 @@ func BenchmarkRichPod(b *testing.B) {
 			down = append(down, l.down(b, 1)...)
 			l.stop()
 			r.empty(b)
+			raw.makeFiles(b)
 			rawUp = append(rawUp, timed(b, raw.up))
 			time.Sleep(readySignals)
 			rawDown = append(rawDown, timed(b, raw.down))
@@ -115,14 +116,15 @@ type rawRichPod struct {
 	rt         cri.RuntimeServiceClient
 	sandbox    *cri.RunPodSandboxRequest
 	containers []*cri.CreateContainerRequest
+	mounts     map[string]bool // whether what is mounted is a directory, by path
 	sandboxID  string
 	ids        []string
 }
 
-// rawRichPod prepares a pod from recorded requests: with other names, and directories and files of its own for what is mounted.
+// rawRichPod prepares a pod from recorded requests, with other names. The agent's pod must run, because its files are mounted.
 func (r *benchEnv) rawRichPod(b *testing.B, requests []proto.Message) *rawRichPod {
 	b.Helper()
-	p := &rawRichPod{rt: cri.NewRuntimeServiceClient(r.cc)}
+	p := &rawRichPod{rt: cri.NewRuntimeServiceClient(r.cc), mounts: map[string]bool{}}
 	for _, req := range requests {
 		switch q := proto.Clone(req).(type) {
 		case *cri.RunPodSandboxRequest:
@@ -142,21 +144,31 @@ func (r *benchEnv) rawRichPod(b *testing.B, requests []proto.Message) *rawRichPo
 	for _, c := range p.containers {
 		delete(c.Config.Labels, runtime.LabelPodUID)
 		c.SandboxConfig = p.sandbox.Config
-		log := filepath.Join(p.sandbox.GetConfig().GetLogDirectory(), c.GetConfig().GetLogPath())
-		require.NoError(b, os.MkdirAll(filepath.Dir(log), 0o755))
 		for _, v := range c.GetConfig().GetMounts() {
 			info, err := os.Stat(v.GetHostPath())
 			require.NoError(b, err)
 			v.HostPath = rename(v.GetHostPath())
-			if info.IsDir() {
-				require.NoError(b, os.MkdirAll(v.GetHostPath(), 0o755))
-				continue
-			}
-			require.NoError(b, os.MkdirAll(filepath.Dir(v.GetHostPath()), 0o755))
-			require.NoError(b, os.WriteFile(v.GetHostPath(), nil, 0o666))
+			p.mounts[v.GetHostPath()] = info.IsDir()
 		}
 	}
 	return p
+}
+
+// makeFiles makes directories and files for logs and for what is mounted. An agent that runs would remove them, because it has no such pod.
+func (p *rawRichPod) makeFiles(b *testing.B) {
+	b.Helper()
+	for _, c := range p.containers {
+		log := filepath.Join(p.sandbox.GetConfig().GetLogDirectory(), c.GetConfig().GetLogPath())
+		require.NoError(b, os.MkdirAll(filepath.Dir(log), 0o755))
+	}
+	for path, isDir := range p.mounts {
+		if isDir {
+			require.NoError(b, os.MkdirAll(path, 0o755))
+			continue
+		}
+		require.NoError(b, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(b, os.WriteFile(path, nil, 0o666))
+	}
 }
 
 // up makes and starts everything in order; an init container must have exited before the next container is created.
