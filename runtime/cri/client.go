@@ -174,15 +174,16 @@ func (cfg *Config) fill() error {
 
 // Client drives one CRI endpoint. Its methods may be called from any goroutine.
 type Client struct {
-	cfg    Config
-	rs     v1.RuntimeServiceClient
-	is     v1.ImageServiceClient
-	facts  statusCache
-	claim  atomic.Pointer[claim] // nil is that of DefaultOwner
-	owned  ownedIDs
-	starts *limiter
-	puller *images.Puller
-	hooked completedPreStops
+	cfg     Config
+	rs      v1.RuntimeServiceClient
+	is      v1.ImageServiceClient
+	facts   statusCache
+	strings sharedStrings
+	claim   atomic.Pointer[claim] // nil is that of DefaultOwner
+	owned   ownedIDs
+	starts  *limiter
+	puller  *images.Puller
+	hooked  completedPreStops
 
 	features atomic.Pointer[translate.Features] // nil before the first Status
 
@@ -214,7 +215,7 @@ func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
 		imageConn = cc
 	}
 	c := &Client{
-		cfg: cfg, rs: v1.NewRuntimeServiceClient(cc), is: v1.NewImageServiceClient(imageConn),
+		cfg: cfg, strings: newSharedStrings(), rs: v1.NewRuntimeServiceClient(cc), is: v1.NewImageServiceClient(imageConn),
 		starts: newLimiter(cfg.InitialParallelStarts, cfg.MaxParallelStarts, cfg.StartSlotTimeout),
 	}
 	c.claim.Store(&claim{owner: cmp.Or(cfg.Owner, DefaultOwner), adopt: cfg.AdoptSources, all: cfg.Observer})

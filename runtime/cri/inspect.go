@@ -80,8 +80,11 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 		mu.Unlock()
 		return nil
 	}
+	owner := c.claims().owner
 	for i := range p.Sandboxes {
 		s := &p.Sandboxes[i]
+		c.strings.replaceIn(s.Labels, p, owner)
+		c.strings.replaceIn(s.Annotations, p, owner)
 		if known.fillSandbox(s, time.Now()) {
 			continue
 		}
@@ -99,6 +102,8 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 		if known.fillContainer(ct) {
 			continue
 		}
+		c.strings.replaceIn(ct.Labels, p, owner)
+		c.strings.replaceIn(ct.Annotations, p, owner)
 		g.Go(func() error {
 			st, err := c.containerStatus(ctx, ct.ID)
 			if err != nil {
