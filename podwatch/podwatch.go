@@ -42,8 +42,21 @@ type Event struct {
 // from any goroutine.
 type Hub struct {
 	mu       sync.Mutex // guards all below and the fields of watchers
-	pods     map[types.UID]*corev1.Pod
+	pods     map[types.UID]*state
 	watchers map[*watcher]struct{}
+}
+
+// state is what was last reported of a pod. It is never changed. A copy of the pod with the status in it is made when a watcher needs
+// it, because most of a pod is the same as in the pod that all others use.
+type state struct {
+	pod    *corev1.Pod
+	status corev1.PodStatus
+}
+
+func (s *state) withStatus() *corev1.Pod {
+	pod := *s.pod
+	pod.Status = s.status
+	return &pod
 }
 
 // maxDeleted is how many deleted pods a watcher learns of later. Of more it gets only
@@ -61,23 +74,22 @@ type watcher struct {
 
 // change is what a watcher has yet to learn of a pod.
 type change struct {
-	pod     *corev1.Pod
+	last    *state
 	deleted bool
 	states  int
 }
 
 // SetStatus implements status.Sink. It does not block.
 func (h *Hub) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
-	current := *pod
-	current.Status = st
+	current := &state{pod, st}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.pods == nil {
-		h.pods = make(map[types.UID]*corev1.Pod)
+		h.pods = make(map[types.UID]*state)
 	}
-	h.pods[pod.UID] = &current
+	h.pods[pod.UID] = current
 	for w := range h.watchers {
-		w.add(&current, false)
+		w.add(current, false)
 	}
 	return nil
 }
@@ -122,8 +134,8 @@ func (h *Hub) register() *watcher {
 	w := &watcher{wake: make(chan struct{}, 1), pending: make(map[types.UID]*change), known: make(map[types.UID]struct{})}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, pod := range h.pods {
-		w.add(pod, false)
+	for _, last := range h.pods {
+		w.add(last, false)
 	}
 	if h.watchers == nil {
 		h.watchers = make(map[*watcher]struct{})
@@ -151,7 +163,7 @@ func (h *Hub) next(w *watcher) (Event, bool) {
 		}
 		delete(w.pending, uid)
 		_, known := w.known[uid]
-		event := Event{Type: watch.Modified, Pod: c.pod, Missed: c.states - 1}
+		event := Event{Type: watch.Modified, Pod: c.last.withStatus(), Missed: c.states - 1}
 		switch {
 		case c.deleted:
 			event.Type = watch.Deleted
@@ -169,14 +181,15 @@ func (h *Hub) next(w *watcher) (Event, bool) {
 }
 
 // add queues a change of a pod. Hub.mu is held.
-func (w *watcher) add(pod *corev1.Pod, deleted bool) {
-	c := w.pending[pod.UID]
+func (w *watcher) add(last *state, deleted bool) {
+	uid := last.pod.UID
+	c := w.pending[uid]
 	if c == nil {
 		c = &change{}
-		w.pending[pod.UID] = c
-		w.queue = append(w.queue, pod.UID)
+		w.pending[uid] = c
+		w.queue = append(w.queue, uid)
 	}
-	_, known := w.known[pod.UID]
+	_, known := w.known[uid]
 	if !known && deleted != c.deleted {
 		if deleted {
 			w.unknown++
@@ -184,7 +197,7 @@ func (w *watcher) add(pod *corev1.Pod, deleted bool) {
 			w.unknown--
 		}
 	}
-	c.pod, c.deleted = pod, deleted
+	c.last, c.deleted = last, deleted
 	c.states++
 	if w.unknown > maxDeleted {
 		w.dropOldestUnknown()
