@@ -249,7 +249,7 @@ type podState struct {
 	failures       map[string]runtime.Failure // of the last Apply
 	previousErrors map[string]string          // errors of the previous sync by reason; each was emitted
 	currentErrors  map[string]string          // errors of this sync
-	restarts       map[string]uint32          // attempts of containers by the last status
+	restarts       map[string]uint32          // attempts of containers by the status; only during a sync
 	updated        *corev1.Pod                // the pod whose labels and annotations the runtime has; nil: unknown
 	final          *runtime.Pod               // the state observed after all containers had stopped
 	unanswered     map[int]chan struct{}      // calls of SoftAdmitters that missed the deadline; closed when they return

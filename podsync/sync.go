@@ -60,6 +60,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 		return runtime.SyncResult{}, nil
 	}
 	result, err := s.syncAdmitted(ctx, pod, observed, st, report)
+	st.restarts = nil // the next sync has a newer status
 	if !exceeded {
 		result.RequeueAt = earlier(result.RequeueAt, deadline)
 	}

@@ -16,9 +16,9 @@ import (
 // pod is the state of one pod.
 type pod struct {
 	uid         types.UID
-	spec        *corev1.Pod // nil until AddPod
-	observed    runtime.Pod // the newest that was read from the cache
-	probes      map[key]*probe
+	spec        *corev1.Pod                     // nil until AddPod
+	observed    runtime.Pod                     // the newest that was read from the cache
+	probes      map[key]*probe                  // nil until there is one: most pods have none
 	terminating bool                            // only readiness probes run
 	previous    map[string]runtime.ProbeResults // by container id; see Adopt
 }
@@ -140,6 +140,9 @@ func (p *pod) ensureProbe(k key, c *corev1.Container) *probe {
 	if b == nil {
 		b = &probe{key: k, pod: p, offset: phaseOffset(p.uid, k.name, k.kind), result: initial(k.kind)}
 		b.stopped = p.terminating && k.kind != Readiness
+		if p.probes == nil {
+			p.probes = make(map[key]*probe)
+		}
 		p.probes[k] = b
 	}
 	spec := specOf(c, k.kind)
@@ -153,7 +156,7 @@ func (p *pod) ensureProbe(k key, c *corev1.Container) *probe {
 func (m *Manager) pod(uid types.UID) *pod {
 	p := m.pods[uid]
 	if p == nil {
-		p = &pod{uid: uid, probes: map[key]*probe{}}
+		p = &pod{uid: uid}
 		m.pods[uid] = p
 	}
 	return p
