@@ -92,6 +92,13 @@ func (p *rawPod) down(ctx context.Context) error {
 // that took.
 func each(t testing.TB, pods []*rawPod, atOnce int, do func(*rawPod, context.Context) error) time.Duration {
 	t.Helper()
+	_, took := firstAndAll(t, pods, atOnce, do)
+	return took
+}
+
+// firstAndAll is each, and also returns how long the first pod took.
+func firstAndAll(t testing.TB, pods []*rawPod, atOnce int, do func(*rawPod, context.Context) error) (first, all time.Duration) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	todo := make(chan *rawPod, len(pods))
@@ -100,19 +107,21 @@ func each(t testing.TB, pods []*rawPod, atOnce int, do func(*rawPod, context.Con
 	}
 	close(todo)
 	errs := make(chan error, len(pods))
+	var once sync.Once
 	var wg sync.WaitGroup
 	began := time.Now()
 	for range atOnce {
 		wg.Go(func() {
 			for p := range todo {
 				errs <- do(p, ctx)
+				once.Do(func() { first = time.Since(began) })
 			}
 		})
 	}
 	wg.Wait()
-	took := time.Since(began)
+	all = time.Since(began)
 	for range pods {
 		require.NoError(t, <-errs)
 	}
-	return took
+	return first, all
 }

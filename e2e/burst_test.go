@@ -31,7 +31,7 @@ func BenchmarkBurst(b *testing.B) {
 func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 	keepBusy(b, busy)
 	concurrencies := []int{1, 4, 8, 30}
-	ups, downs := map[int][]time.Duration{}, map[int][]time.Duration{}
+	firsts, ups, downs := map[int][]time.Duration{}, map[int][]time.Duration{}, map[int][]time.Duration{}
 	var single, first, middle, last, deleted []time.Duration
 	for b.Loop() {
 		l := r.settled(b)
@@ -50,7 +50,8 @@ func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 		}
 		for _, c := range concurrencies {
 			raw := r.raw(b, pods)
-			ups[c] = append(ups[c], each(b, raw, c, (*rawPod).up))
+			rawFirst, rawLast := firstAndAll(b, raw, c, (*rawPod).up)
+			firsts[c], ups[c] = append(firsts[c], rawFirst), append(ups[c], rawLast)
 			time.Sleep(readySignals)
 			downs[c] = append(downs[c], each(b, raw, c, (*rawPod).down))
 		}
@@ -64,6 +65,7 @@ func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 	b.ReportMetric(ms(median(middle)), "median-ms")
 	b.ReportMetric(ms(median(last)), "last-ms")
 	b.ReportMetric(float64(median(first))/float64(median(single)), "first/single")
+	b.ReportMetric(float64(median(firsts[upAt]))/float64(median(single)), "raw-first/single")
 	b.ReportMetric(float64(median(middle))/float64(median(last)), "median/last")
 	b.ReportMetric(ms(up), "raw-up-ms")
 	b.ReportMetric(float64(upAt), "raw-up-concurrency")

@@ -57,6 +57,7 @@ func goals() []goal {
 	return []goal{
 		{bursts, "throughput / best raw calls", burst, "throughput/raw", "", atLeast, 0.95},
 		{bursts, "first pod / a single raw pod", burst, "first/single", "", atMost, 1.3},
+		{bursts, "first raw pod at the best concurrency / a single raw pod", burst, "raw-first/single", "", noLimit, 0},
 		{bursts, "median pod / last pod", burst, "median/last", "", atMost, 0.55},
 		{bursts, "deletion / best raw calls", burst, "deletion/raw", "", atLeast, 0.95},
 		{bursts, "throughput / raw calls one at a time", burst, "throughput/raw1", "", noLimit, 0},
