@@ -21,12 +21,13 @@ type daemonFlags struct {
 	level   *slog.LevelVar   // of the log
 }
 
-// Exit codes. A supervisor should not start the program again after the codes from exitUsage on.
+// Exit codes. A supervisor should not start the program again after exitOwnerID and exitUsage. 2 is the one of Go itself, after a
+// panic and after the SIGABRT of a watchdog: then a restart helps.
 const (
-	exitFailed    = 1 // the agent or its runtime failed; a restart may help
-	exitUsage     = 2 // flags or configuration are invalid
-	exitRootInUse = 3 // another agent has the root directory
-	exitOwnerID   = 4 // the root directory has pods, but has lost the id of their owner
+	exitFailed    = 1  // the agent or its runtime failed; a restart may help
+	exitRootInUse = 3  // another agent has the root directory
+	exitOwnerID   = 4  // the root directory has pods, but has lost the id of their owner
+	exitUsage     = 64 // flags or configuration are invalid; EX_USAGE of sysexits.h
 )
 
 // usageError is an error of flags and configuration that is found after parse.

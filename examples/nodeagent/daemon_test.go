@@ -24,7 +24,7 @@ import (
 func TestExitCode(t *testing.T) {
 	assert.Equal(t, 0, exitCode(nil))
 	assert.Equal(t, 1, exitCode(errors.New("failed")))
-	assert.Equal(t, 2, exitCode(fmt.Errorf("start: %w", usageError{errors.New("bad")})))
+	assert.Equal(t, 64, exitCode(fmt.Errorf("start: %w", usageError{errors.New("bad")})))
 	assert.Equal(t, 3, exitCode(fmt.Errorf("lock: %w", agent.ErrRootInUse)))
 	assert.Equal(t, 4, exitCode(fmt.Errorf("owner: %w", agent.ErrOwnerID)))
 }

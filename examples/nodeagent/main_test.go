@@ -107,15 +107,15 @@ func TestBadInput(t *testing.T) {
 		code int
 		want string
 	}{
-		{"unknown flag", []string{"-nonsense"}, 2, "-nonsense"},
-		{"nothing to run", nil, 2, "-manifests"},
-		{"low above high", []string{"-manifests", manifests, "-image-gc-high-threshold", "80", "-image-gc-low-threshold", "80"}, 2, "-image-gc-low-threshold 80: must be from 0 to below -image-gc-high-threshold"},
-		{"listen everywhere", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "0.0.0.0:10255"}, 2, "other machines can reach this address"},
+		{"unknown flag", []string{"-nonsense"}, 64, "-nonsense"},
+		{"nothing to run", nil, 64, "-manifests"},
+		{"low above high", []string{"-manifests", manifests, "-image-gc-high-threshold", "80", "-image-gc-low-threshold", "80"}, 64, "-image-gc-low-threshold 80: must be from 0 to below -image-gc-high-threshold"},
+		{"listen everywhere", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "0.0.0.0:10255"}, 64, "other machines can reach this address"},
 		{"root dir is a file", []string{"-manifests", manifests, "-listen", "", "-root-dir", file}, 1, file},
 		{"root dir cannot be made", []string{"-manifests", manifests, "-listen", "", "-root-dir", "/proc/nowhere"}, 1, "/proc/nowhere"},
-		{"bad cgroup driver", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "openrc"}, 2, `"openrc" must be cgroupfs or systemd`},
-		{"a cgroup root that systemd cannot have", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "systemd", "-cgroup-root", "/lab"}, 2, `cgroup parent "/lab" is not a systemd slice path`},
-		{"bad node name", []string{"-manifests", manifests, "-root-dir", dir, "-node-name", "no/name"}, 2, "no/name"},
+		{"bad cgroup driver", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "openrc"}, 64, `"openrc" must be cgroupfs or systemd`},
+		{"a cgroup root that systemd cannot have", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "systemd", "-cgroup-root", "/lab"}, 64, `cgroup parent "/lab" is not a systemd slice path`},
+		{"bad node name", []string{"-manifests", manifests, "-root-dir", dir, "-node-name", "no/name"}, 64, "no/name"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var out bytes.Buffer

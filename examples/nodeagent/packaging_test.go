@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +41,8 @@ func TestPackaging_Unit(t *testing.T) {
 	}
 	unit, err := os.ReadFile("packaging/nodeagent.service")
 	require.NoError(t, err)
+	// 2 is how a Go program ends by a panic and by the SIGABRT of the watchdog: the unit must be restarted then.
+	assert.Contains(t, string(unit), fmt.Sprintf("\nRestartPreventExitStatus=%d %d\n", exitOwnerID, exitUsage))
 	file := filepath.Join(t.TempDir(), "nodeagent.service")
 	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(unit), "/usr/bin/nodeagent ", "/bin/true ", 1)), 0o600))
 	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", file).CombinedOutput()
