@@ -163,6 +163,7 @@ func guaranteed(p *pod) {
 	require.NoError(p.t, err)
 	require.Contains(p.t, string(cgroup), p.node.PodCgroup(p.t, v))
 	require.Equal(p.t, fmt.Sprint(48<<20), p.cgroup("memory", "memory.limit_in_bytes", "memory.max"))
+	p.reportsUsage(v)
 }
 
 func memoryExceeded(p *pod) {

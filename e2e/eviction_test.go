@@ -188,14 +188,17 @@ func (s *pressureEnv) requireEviction(script, request string, signal eviction.Si
 	c := <-crossed
 	at := c.at
 	require.False(s.t, at.IsZero(), "the threshold was never met")
-	// The condition lasts for the transition period.
-	require.Eventually(s.t, func() bool { return !s.reports(kind) }, longRunTime, 10*time.Millisecond)
+	require.Eventually(s.t, func() bool {
+		_, ended := s.lasted(kind)
+		return !ended.IsZero() && !s.reports(kind)
+	}, longRunTime, 10*time.Millisecond)
 
 	require.Equal(s.t, eviction.Reason, st.Reason)
 	require.Regexp(s.t, message, st.Message)
 	require.True(s.t, slices.ContainsFunc(st.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Message == st.Message
 	}), "%v", st.Conditions)
+	began, ended := s.lasted(kind)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	decided, evicted := s.asked[name], s.ended[name]
@@ -213,15 +216,7 @@ func (s *pressureEnv) requireEviction(script, request string, signal eviction.Si
 	// The next periodic measurement is an hour away: the kernel notified or, where it
 	// cannot, the manager polled as soon as the threshold could be met.
 	require.Less(s.t, decided.Sub(at), longRunTime)
-	var began, ended time.Time
-	for _, c := range s.changes {
-		if c.kind == kind && c.met && began.IsZero() {
-			began = c.at
-		} else if c.kind == kind && !c.met && !began.IsZero() {
-			ended = c.at
-		}
-	}
-	require.GreaterOrEqual(s.t, ended.Sub(began), transition)
+	require.GreaterOrEqual(s.t, ended.Sub(began), transition, "the condition lasts for the transition period")
 	require.Less(s.t, ended.Sub(evicted), transition+longRunTime)
 	for _, other := range []string{"calm", "modest"} {
 		require.Equal(s.t, corev1.PodRunning, s.last[other].Phase, other)
@@ -230,6 +225,20 @@ func (s *pressureEnv) requireEviction(script, request string, signal eviction.Si
 	s.changes = nil
 	require.Len(s.t, s.logged.with("evicting pod"), len(s.signals), "one line per eviction")
 	require.True(s.t, s.pods.Delete("default", name))
+}
+
+// lasted returns when the condition was first reported, and when it ended, if it has.
+func (s *pressureEnv) lasted(kind corev1.NodeConditionType) (began, ended time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.changes {
+		if c.kind == kind && c.met && began.IsZero() {
+			began = c.at
+		} else if c.kind == kind && !c.met && !began.IsZero() {
+			ended = c.at
+		}
+	}
+	return began, ended
 }
 
 // crossing is when a threshold was met, and the longest time that the watch was held up.

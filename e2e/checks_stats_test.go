@@ -1,0 +1,84 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/stats"
+)
+
+// reportsUsage requires that the agent's statistics of a pod of one container are what the kernel counts, on either version of
+// cgroups.
+func (p *pod) reportsUsage(v *corev1.Pod) {
+	p.t.Helper()
+	group := p.node.PodCgroup(p.t, v)
+	var before, after uint64
+	var s stats.PodStats
+	p.eventually(func() error { // a runtime that is busy with all the other pods may not tell those of the container in time
+		before = p.cpuTime(group)
+		summary, err := p.agent.Stats(p.t.Context())
+		after = p.cpuTime(group)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(summary.Pods, func(s stats.PodStats) bool { return s.PodRef.UID == string(v.UID) })
+		if i < 0 {
+			return fmt.Errorf("no statistics of %s", p.name)
+		}
+		if s = summary.Pods[i]; len(s.Containers) != 1 || s.Containers[0].Memory == nil {
+			return fmt.Errorf("no statistics of the container: %+v", s.Containers)
+		}
+		return nil
+	})
+
+	require.NotNil(p.t, s.CPU)
+	require.GreaterOrEqual(p.t, *s.CPU.UsageCoreNanoSeconds, before)
+	require.LessOrEqual(p.t, *s.CPU.UsageCoreNanoSeconds, after)
+	require.NotNil(p.t, s.Memory)
+	// The pod is idle, but for the kernel's own pages.
+	used := p.counted(group, "memory", "memory.usage_in_bytes", "memory.current")
+	require.InDelta(p.t, used, float64(*s.Memory.UsageBytes), 2*mib)
+	require.LessOrEqual(p.t, *s.Memory.WorkingSetBytes, *s.Memory.UsageBytes)
+	require.Positive(p.t, *s.Memory.WorkingSetBytes)
+	require.NotNil(p.t, s.ProcessStats)
+	require.Equal(p.t, p.counted(group, "pids", "pids.current", "pids.current"), *s.ProcessStats.ProcessCount)
+	require.Positive(p.t, *s.Containers[0].Memory.WorkingSetBytes)
+	require.LessOrEqual(p.t, *s.Containers[0].Memory.WorkingSetBytes, *s.Memory.UsageBytes)
+}
+
+// cpuTime is the time on the CPU in ns that a cgroup has had.
+func (p *pod) cpuTime(group string) uint64 {
+	p.t.Helper()
+	b, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", group, "cpu.stat"))
+	if err != nil {
+		return p.counted(group, "cpuacct", "cpuacct.usage", "")
+	}
+	_, rest, _ := strings.Cut(string(b), "usage_usec ")
+	first, _, _ := strings.Cut(rest, "\n")
+	n, err := strconv.ParseUint(first, 10, 64)
+	require.NoError(p.t, err)
+	return n * 1000
+}
+
+// counted is the number in a file of a cgroup, of a controller of version 1 or of version 2.
+func (p *pod) counted(group, controller, file1, file2 string) uint64 {
+	p.t.Helper()
+	file := filepath.Join("/sys/fs/cgroup", group, file2)
+	if _, err := os.Stat(file); err != nil || file2 == "" {
+		file = filepath.Join("/sys/fs/cgroup", controller, group, file1)
+	}
+	b, err := os.ReadFile(file)
+	require.NoError(p.t, err)
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	require.NoError(p.t, err)
+	return n
+}
