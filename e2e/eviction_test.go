@@ -281,7 +281,7 @@ func (s *pressureEnv) measureStop() {
 	_, id, ok := strings.Cut(s.status("stopped").ContainerStatuses[0].ContainerID, "://")
 	require.True(s.t, ok)
 	began := time.Now()
-	_, err := cri.NewRuntimeServiceClient(s.node.Dial(s.t)).StopContainer(s.t.Context(), &cri.StopContainerRequest{ContainerId: id, Timeout: 1})
+	_, err := cri.NewRuntimeServiceClient(s.node.Dial(s.t)).StopContainer(s.t.Context(), &cri.StopContainerRequest{ContainerId: id, Timeout: 60}) // it exits at once
 	require.NoError(s.t, err)
 	s.stopTime = time.Since(began)
 	require.Eventually(s.t, func() bool { return s.status("stopped").Phase == corev1.PodSucceeded }, longRunTime, 10*time.Millisecond)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -91,11 +93,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// All pods run at once on one node, and nothing of them is left at the end.
+// All pods run at once on one node, and nothing of them is left at the end. SUBLET_PODS is a regular expression for the names of those
+// that run on a machine that is too slow for all.
 func TestPods(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	require.NoError(t, err)
 	require.Len(t, files, len(checks), "one manifest a check")
+	if some := os.Getenv("SUBLET_PODS"); some != "" {
+		pattern := regexp.MustCompile("-(" + some + `)\.yaml$`)
+		files = slices.DeleteFunc(files, func(f string) bool { return !pattern.MatchString(f) })
+		require.NotEmpty(t, files)
+	}
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
 		w := newWorld(t, n)
 		require.NoError(t, os.MkdirAll(filepath.Join(w.share, "types"), 0o755))
