@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,15 +28,20 @@ func unitProperty(t *testing.T, unit, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// On a machine of systemd and cgroup v2 a pod's slice is a unit with the limits of the
-// kernel's files, keeps them when systemd reloads, and leaves neither unit nor directory
-// nor process behind.
-func TestVM_SystemdSlices(t *testing.T) {
+func requireVM(t *testing.T) {
+	t.Helper()
 	comm, err := os.ReadFile("/proc/1/comm")
 	require.NoError(t, err)
 	if _, err := os.Stat(cgroups + "/cgroup.controllers"); err != nil || string(comm) != "systemd\n" || os.Geteuid() != 0 {
 		t.Skip("needs root, systemd and cgroup v2: .ci/run vm runs it in a virtual machine")
 	}
+}
+
+// On a machine of systemd and cgroup v2 a pod's slice is a unit with the limits of the
+// kernel's files, keeps them when systemd reloads, and leaves neither unit nor directory
+// nor process behind.
+func TestVM_SystemdSlices(t *testing.T) {
+	requireVM(t)
 	const parent, unit = "/subletcgrouptest.slice", "subletcgrouptest-kubepods-podu1.slice"
 	const dir = cgroups + parent + "/subletcgrouptest-kubepods.slice/" + unit
 	t.Cleanup(func() { _ = exec.Command("systemctl", "stop", parent[1:]).Run() })
@@ -97,4 +103,68 @@ func TestVM_SystemdSlices(t *testing.T) {
 	assert.Equal(t, []types.UID{"u1"}, uids)
 	require.NoError(t, second.Remove(t.Context(), "u1"))
 	assert.Equal(t, "inactive", unitProperty(t, unit, "ActiveState"))
+}
+
+// asUser is set in the process that TestVM_DelegatedCgroup runs as an ordinary user.
+const asUser = "SUBLET_DELEGATED_CGROUP"
+
+// An ordinary user limits pods in a cgroup that systemd has delegated to it, and removes them
+// with their processes; limits are those of the kernel.
+func TestVM_DelegatedCgroup(t *testing.T) {
+	if os.Getenv(asUser) != "" {
+		testDelegatedCgroup(t)
+		return
+	}
+	requireVM(t)
+	dir := t.TempDir()                             // only root may enter the test's own directory
+	require.NoError(t, os.Chmod(dir, 0o755))       //nolint:gosec // it holds a program for others
+	require.NoError(t, os.Chmod(dir+"/..", 0o755)) //nolint:gosec // as above
+	data, err := os.ReadFile("/proc/self/exe")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(dir+"/test", data, 0o755)) //nolint:gosec // as above
+	out, err := exec.Command("systemd-run", "--pipe", "--wait", "--quiet", "--collect", "--uid=65534", "--gid=65534", "--unit=subletcgrouptest-user",
+		"-p", "Delegate=yes", "--setenv="+asUser+"=1", dir+"/test", "-test.v", "-test.run=^TestVM_DelegatedCgroup$").CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "--- PASS: TestVM_DelegatedCgroup")
+	assert.NoDirExists(t, cgroups+"/system.slice/subletcgrouptest-user.service")
+}
+
+func testDelegatedCgroup(t *testing.T) {
+	require.NotZero(t, os.Geteuid())
+	own, err := os.ReadFile("/proc/self/cgroup")
+	require.NoError(t, err)
+	parent := strings.TrimSpace(strings.TrimPrefix(string(own), "0::"))
+	// A cgroup that enforces limits of others has no processes of its own.
+	require.NoError(t, os.Mkdir(cgroups+parent+"/agent", 0o755)) //nolint:gosec // as systemd makes it
+	require.NoError(t, os.WriteFile(cgroups+parent+"/agent/cgroup.procs", []byte("0"), 0o600))
+	cfg := cgroup.Config{Parent: parent, PodPidsLimit: 5, Owner: func() string { return "me" }}
+	m, err := cgroup.New(cfg)
+	require.NoError(t, err)
+	name, err := m.Ensure(t.Context(), guaranteed("u1"))
+	require.NoError(t, err)
+	require.Equal(t, parent+"/kubepods/podu1", name)
+	assert.Empty(t, m.Unenforced())
+	pod, err := os.Open(cgroups + name)
+	require.NoError(t, err)
+	defer func() { _ = pod.Close() }()
+	inPod := func(script string) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(pod.Fd())}
+		return cmd
+	}
+	out, err := inPod("dd if=/dev/zero of=/dev/null bs=100M count=1").CombinedOutput()
+	require.Error(t, err, "64 MiB hold no 100: %s", out)
+	assert.NotContains(t, read(t, pod.Name(), "memory.events"), "oom_kill 0", "%s", out)
+	out, err = inPod("for i in 1 2 3 4 5 6; do sleep 1000 >/dev/null 2>&1 & done").CombinedOutput()
+	require.Error(t, err, "five processes at most")
+	assert.Contains(t, string(out), "Cannot fork")
+
+	next, err := cgroup.New(cfg)
+	require.NoError(t, err)
+	uids, err := next.PodUIDs()
+	require.NoError(t, err)
+	assert.Equal(t, []types.UID{"u1"}, uids, "what it made is recognized")
+	assert.NotEmpty(t, read(t, pod.Name(), "cgroup.procs"))
+	require.NoError(t, next.Remove(t.Context(), "u1"))
+	assert.NoDirExists(t, pod.Name())
 }
