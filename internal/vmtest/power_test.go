@@ -33,8 +33,8 @@ spec:
 const churn = `nohup bash -c 'i=0; while :; do
   i=$((i + 1))
   sed "s/template/churn-$((i % 4))/; s/100000/$i/" /etc/template.yaml >/etc/new.yaml
-  sync /etc/new.yaml; mv /etc/new.yaml /etc/manifests/churn-$((i % 4)).yaml
-  rm -f /etc/manifests/churn-$(((i + 2) % 4)).yaml
+  sync /etc/new.yaml; mv /etc/new.yaml /etc/sublet/manifests/churn-$((i % 4)).yaml
+  rm -f /etc/sublet/manifests/churn-$(((i + 2) % 4)).yaml
   sleep 1
 done' >/dev/null 2>&1 &
 `
@@ -49,12 +49,11 @@ func TestVM_PowerLoss(t *testing.T) {
 	}
 	vmtest.Require(t)
 	share := t.TempDir()
-	build(t, share, "internal/containerdtest/testdata/pause", "examples/nodeagent")
-	images(t, share)
+	vmtest.ShareNode(t, share)
 	m := vmtest.Start(t, vmtest.Config{Share: share, Durable: true})
-	m.MustRun(t, setUpNode)
+	m.MustRun(t, vmtest.SetUpNode)
 	for _, name := range []string{"stays-0", "stays-1", "stays-2"} {
-		m.MustRun(t, fmt.Sprintf("cat >/etc/manifests/%s.yaml <<'C'\n"+manifest+"C\n", name))
+		m.MustRun(t, fmt.Sprintf("cat >/etc/sublet/manifests/%s.yaml <<'C'\n"+manifest+"C\n", name))
 	}
 	m.MustRun(t, fmt.Sprintf("cat >/etc/template.yaml <<'C'\n"+manifest+"C\nsync; systemctl start nodeagent", "template"))
 	requireRunning(t, m)
@@ -80,14 +79,9 @@ func TestVM_PowerLoss(t *testing.T) {
 // requireRunning waits until the pods that stay run, by their statuses and by the runtime.
 func requireRunning(t *testing.T, m *vmtest.Machine) {
 	t.Helper()
-	out := m.MustRun(t, `for _ in $(seq 600); do
-  n=$(cat /var/lib/statuses/*stays-* 2>/dev/null | tr -d ' \n' | grep -o '"phase":"Running"' | wc -l)
-  r=$(ctr -n k8s.io tasks ls 2>/dev/null | grep -c RUNNING)
-  [ "$n" = 3 ] && [ "$r" -ge 6 ] && { echo all run; exit; }
-  sleep 0.5
-done
-systemctl status nodeagent containerd; journalctl -b -u nodeagent | tail -n 40; ls -l /var/lib/statuses; cat /var/lib/statuses/*stays-0*`)
-	require.Equal(t, "all run\n", out)
+	m.MustAwait(t, time.Minute, `n=$(cat /var/lib/statuses/*stays-* | tr -d ' \n' | grep -o '"phase":"Running"' | wc -l)
+r=$(ctr -n k8s.io tasks ls | grep -c RUNNING)
+[ "$n" = 3 ] && [ "$r" -ge 6 ]`, `systemctl status --no-pager nodeagent containerd; journalctl --no-pager -b -u nodeagent | tail -n 40; ls -l /var/lib/statuses; cat /var/lib/statuses/*stays-0*`)
 	require.Equal(t, "active\n", m.MustRun(t, "systemctl is-active nodeagent"))
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,25 +16,6 @@ import (
 
 	"github.com/sublet-dev/agent/internal/vmtest"
 )
-
-const module = "github.com/sublet-dev/agent/"
-
-// build makes static programs for the machine: commands by path, and tests by path and
-// ".test".
-func build(t *testing.T, dir string, packages ...string) {
-	t.Helper()
-	for _, pkg := range packages {
-		args := []string{"build"}
-		path, isTest := strings.CutSuffix(pkg, ".test")
-		if isTest {
-			args = []string{"test", "-c", "-vet=off"}
-		}
-		cmd := exec.Command("go", append(args, "-ldflags=-s -w", "-o", filepath.Join(dir, filepath.Base(pkg)), module+path)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, string(out))
-	}
-}
 
 // suiteTimeout is that of one suite on a quiet host.
 const suiteTimeout = 4 * time.Minute
@@ -69,18 +49,23 @@ func (s suite) test(t *testing.T, m *vmtest.Machine) {
 	require.NotContains(t, out.String(), "--- SKIP", out.String())
 }
 
+// somePods are pods that have to do with cgroups, with mounts, or with both. All sixty at once take the emulated machine longer than
+// their probes and deadlines allow.
+const somePods = "multi-container|init-containers|users-and-groups|downward-files|resources|guaranteed|memory-exceeded|host-network|" +
+	"emptydir-disk|emptydir-memory|subpath|liveness-exec|privileged|mount-propagation|pod-resources|process"
+
 // The limits of pods, their statistics, resizes, evictions and garbage collections, on
 // cgroup v2 with both drivers.
 func TestVM_CgroupV2(t *testing.T) {
 	vmtest.Require(t)
 	share := t.TempDir()
-	build(t, share, "internal/containerdtest/testdata/pause", "cgroup.test", "e2e.test")
+	vmtest.Build(t, share, "internal/containerdtest/testdata/pause", "cgroup.test", "e2e.test")
 	require.NoError(t, os.CopyFS(filepath.Join(share, "testdata/e2e"), os.DirFS("../../e2e/testdata")))
 	m := vmtest.Start(t, vmtest.Config{Share: share})
-	const fewStarts = " SUBLET_STARTS_TIME=20s" // each pulls and unpacks an image
+	const fewStarts = " SUBLET_STARTS_TIME=20s SUBLET_PODS='" + somePods + "'" // each start pulls and unpacks an image
 	suites := []suite{{name: "slices", pkg: "cgroup", run: "TestVM_"}}
 	for _, driver := range []string{"systemd", "cgroupfs"} {
-		for _, run := range []string{"TestResizeInPlace", "TestEvictionOnContainerd", "TestPods", "TestStartsAgainstImageCollection"} {
+		for _, run := range []string{"TestEvictionOnContainerd", "TestPods", "TestResizeInPlace", "TestStartsAgainstImageCollection"} {
 			suites = append(suites, suite{name: driver + "/" + run, pkg: "e2e", env: "SUBLET_CGROUP_DRIVER=" + driver + fewStarts, run: run})
 		}
 	}

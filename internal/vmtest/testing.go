@@ -4,6 +4,7 @@ package vmtest
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -63,6 +64,20 @@ func (m *Machine) MustBoot(t testing.TB) {
 	took := time.Since(began)
 	m.pace = min(int((took+quietBoot-1)/quietBoot), maxPace)
 	t.Logf("booted in %v: time limits are those of a quiet host, times %d", took.Round(time.Second), m.Pace())
+}
+
+// MustAwait runs a script of bash until it succeeds. If it does not within the limit of what
+// may take d on a quiet host, the test ends with what the script otherwise prints.
+func (m *Machine) MustAwait(t testing.TB, d time.Duration, condition, otherwise string) {
+	t.Helper()
+	var out strings.Builder
+	ctx, cancel := context.WithTimeout(t.Context(), m.Scale(d+runTimeout))
+	defer cancel()
+	code, err := m.Run(ctx, fmt.Sprintf("while [ $SECONDS -lt %d ]; do\nif (%s\n) >/dev/null 2>&1; then exit 0; fi\nsleep 0.5\ndone\n%s\nexit 1",
+		int(m.Scale(d).Seconds()), condition, otherwise), &out)
+	if err != nil || code != 0 {
+		t.Fatalf("%s: not within %v: %v\n%s", condition, m.Scale(d), err, out.String())
+	}
 }
 
 // MustRun runs a script and returns what it has printed. If it fails, the test ends.
