@@ -85,20 +85,18 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, urgent bool, result *Result) e
 	}
 	return c.inLogs(func(root *os.Root) error {
 		entries, err := fs.ReadDir(root.FS(), ".")
+		// Marks are read last: almost all directories are those of running pods.
+		isOurs := func(name string) bool { return owner.MarkOf(root, name) == c.cfg.Owner() }
 		var deleted []string
-		ours, isDeleted := make(map[string]bool), make(map[string]bool)
+		isDeleted := make(map[string]bool)
 		for _, e := range entries {
 			uid := uidOf(e.Name())
-			if !e.IsDir() || uid == "" || owner.MarkOf(root, e.Name()) != c.cfg.Owner() {
-				continue
-			}
-			ours[e.Name()] = true
-			if !known[uid] && c.cfg.PodState(uid) == PodDeleted {
+			if e.IsDir() && uid != "" && !known[uid] && c.cfg.PodState(uid) == PodDeleted && isOurs(e.Name()) {
 				deleted, isDeleted[e.Name()] = append(deleted, e.Name()), true
 			}
 		}
 		// Links first: without the directory, their owner is unknown.
-		errs := []error{err, c.cleanLinks(ours, isDeleted, urgent, result)}
+		errs := []error{err, c.cleanLinks(isOurs, isDeleted, urgent, result)}
 		for _, name := range deleted {
 			if err := removeMarked(root, name); err != nil {
 				errs = append(errs, fmt.Errorf("remove log directory %s: %w", name, err))
@@ -131,7 +129,7 @@ func removeMarked(root *os.Root, name string) error {
 // cleanLinks removes links into directories that are being removed, and dangling
 // links into directories of this agent's pods and into those that do not exist: a
 // pod that finishes takes its log directory along.
-func (c *Collector) cleanLinks(ours, isDeleted map[string]bool, urgent bool, result *Result) error {
+func (c *Collector) cleanLinks(isOurs func(dir string) bool, isDeleted map[string]bool, urgent bool, result *Result) error {
 	if c.cfg.LinksDir == "" {
 		return nil
 	}
@@ -146,7 +144,7 @@ func (c *Collector) cleanLinks(ours, isDeleted map[string]bool, urgent bool, res
 			continue
 		}
 		dir := c.pointsInto(path)
-		if dir == "" || !isDeleted[dir] && (!ours[dir] && c.hasLogs(dir) || !dangles(path, urgent)) {
+		if dir == "" || !isDeleted[dir] && (!dangles(path, urgent) || !c.mayClean(dir, isOurs)) {
 			continue
 		}
 		if err := fserr.IgnoreNotExist(os.Remove(path)); err != nil {
@@ -158,10 +156,14 @@ func (c *Collector) cleanLinks(ours, isDeleted map[string]bool, urgent bool, res
 	return errors.Join(errs...)
 }
 
-// hasLogs reports whether a directory of the logs directory exists.
-func (c *Collector) hasLogs(name string) bool {
-	_, err := os.Lstat(filepath.Join(c.cfg.LogsDir, name))
-	return !errors.Is(err, fs.ErrNotExist)
+// mayClean reports whether dangling links into a directory of the logs directory may be removed: it is that of one of this agent's pods,
+// or does not exist.
+func (c *Collector) mayClean(dir string, isOurs func(dir string) bool) bool {
+	info, err := os.Lstat(filepath.Join(c.cfg.LogsDir, dir))
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	return info.IsDir() && uidOf(dir) != "" && isOurs(dir)
 }
 
 // pointsInto returns the pod's log directory that the link at path leads into, or "".
