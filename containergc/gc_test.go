@@ -371,6 +371,7 @@ func TestCollector_RemovesLogsOfDeletedPods(t *testing.T) {
 	// What no log directory of a pod is named like, and a link to one.
 	nameless, alias := write("_web_u9/a/0.log"), filepath.Join(dir, "ns_alias_u9")
 	write("ns__u9/a/0.log")
+	misnamed := link("misnamed.log", filepath.Join(dir, "ns__u9/a/9.log"), time.Hour)
 	require.NoError(t, os.Symlink("ns_new_u3", alias))
 	unlinked := link("kubelet.log", filepath.Join(dir, "kube-system_proxy_u9/a/1.log"), time.Hour)
 	root, err := os.OpenRoot(dir)
@@ -400,7 +401,7 @@ func TestCollector_RemovesLogsOfDeletedPods(t *testing.T) {
 		deleted: false, filepath.Dir(filepath.Dir(deleted)): false, dangling: false, stays: true, desired: true, foreign: true,
 		alive: true, outside: true, fresh: true, good: true, elsewhere: true, logless: false,
 		relative: false, orphan: false, nameless: true, filepath.Join(dir, "ns__u9/a/0.log"): true, alias: true,
-		kubelets: true, anothers: true, unlinked: true,
+		kubelets: true, anothers: true, unlinked: true, misnamed: true,
 		filepath.Join(dir, "ns_web_u1/a/1.log"): false, filepath.Join(dir, "ns_web_u1/a/1.log.20260101-000000.gz"): false,
 	} {
 		_, err := os.Lstat(path)
