@@ -91,7 +91,9 @@ func TestExec(t *testing.T) {
 			got = exec(&v1.ExecRequest{Cmd: []string{"sh", "-c", "exit 5"}, Stdout: true}, "", nil)
 			assert.Equal(t, "Failure 5", got.status)
 
-			got = exec(&v1.ExecRequest{Cmd: []string{"sh", "-c", "test -t 0 && test -t 1 && read line && stty size"}, Tty: true, Stdin: true, Stdout: true},
+			// The size has a stream of its own, which may be later than the input.
+			const sized = `test -t 0 && test -t 1 && read line && while [ "$(stty size)" = "0 0" ]; do sleep 0.01; done && stty size`
+			got = exec(&v1.ExecRequest{Cmd: []string{"sh", "-c", sized}, Tty: true, Stdin: true, Stdout: true},
 				"go\n", &remotecommand.TerminalSize{Width: 77, Height: 33})
 			assert.Equal(t, "Success", got.status)
 			assert.Contains(t, got.out, "33 77")
