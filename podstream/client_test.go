@@ -167,11 +167,8 @@ func testClient(t *testing.T, g *target) {
 		sizes <- podstream.TerminalSize{Width: 77, Height: 33}
 		in, typed := io.Pipe()
 		defer typed.Close()
-		go func() {
-			time.Sleep(time.Second) // until the size is set
-			_, _ = io.WriteString(typed, "\n")
-		}()
-		require.NoError(t, g.exec(t, podstream.Options{Stdin: in, Stdout: &stdout, TTY: true, Resize: sizes}, "sh", "-c", "read line; stty size"))
+		const sized = `for i in $(seq 1000); do [ "$(stty size)" = "33 77" ] && break; sleep 0.01; done; stty size`
+		require.NoError(t, g.exec(t, podstream.Options{Stdin: in, Stdout: &stdout, TTY: true, Resize: sizes}, "sh", "-c", sized))
 		assert.Contains(t, stdout.String(), "33 77")
 	})
 	t.Run("writer fails", func(t *testing.T) {

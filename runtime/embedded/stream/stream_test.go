@@ -92,7 +92,7 @@ func TestExec(t *testing.T) {
 			assert.Equal(t, "Failure 5", got.status)
 
 			// The size has a stream of its own, which may be later than the input.
-			const sized = `test -t 0 && test -t 1 && read line && while [ "$(stty size)" = "0 0" ]; do sleep 0.01; done && stty size`
+			const sized = `test -t 0 && test -t 1 && read line && for i in $(seq 1000); do [ "$(stty size)" = "33 77" ] && break; sleep 0.01; done && stty size`
 			got = exec(&v1.ExecRequest{Cmd: []string{"sh", "-c", sized}, Tty: true, Stdin: true, Stdout: true},
 				"go\n", &remotecommand.TerminalSize{Width: 77, Height: 33})
 			assert.Equal(t, "Success", got.status)
