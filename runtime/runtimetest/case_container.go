@@ -277,7 +277,7 @@ func endCases() []testCase {
 		}},
 		{"a container over its memory limit is reported as OOMKilled", "the reason of its death would be unknown; limits would seem to have no effect", processes | limits, func(c *CaseT) {
 			p := c.pod("p")
-			id := p.start("c", "x=$(head -c 64000000 /dev/zero | tr '\\0' x); sleep 1000", func(cfg *v1.ContainerConfig) {
+			id := p.start("c", "exec dd if=/dev/zero of=/dev/null bs=64M count=1", func(cfg *v1.ContainerConfig) {
 				cfg.Linux.Resources.MemoryLimitInBytes = 16 << 20
 				cfg.Linux.Resources.MemorySwapLimitInBytes = 16 << 20
 			}, annotate(map[string]string{"sim.sublet.dev/oom-after": "300ms"}))
