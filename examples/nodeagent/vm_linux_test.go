@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -83,10 +82,7 @@ func vmPods() []vmPodKind {
 }
 
 // vmNode is a machine with the agent as a service of its Debian package.
-type vmNode struct {
-	t *testing.T
-	*vmtest.Machine
-}
+type vmNode struct{ *vmtest.Machine }
 
 // put writes a manifest, all at once.
 func (n vmNode) put(t *testing.T, name string, priority int, obedient bool) {
@@ -109,6 +105,12 @@ func (n vmNode) awaitPods(t *testing.T) {
 		vmGet+`/api/v1/nodes/vm | grep -q '"type":"Ready","status":"True"'`, "grep -h phase /var/lib/statuses/*.json; ctr -n k8s.io tasks ls; "+vmGet+"/api/v1/nodes/vm")
 }
 
+// pid is the main process of a service.
+func (n vmNode) pid(t *testing.T, unit string) string {
+	t.Helper()
+	return strings.TrimSpace(n.MustRun(t, "systemctl show --value -p MainPID "+unit))
+}
+
 // tasks are the containers with their processes.
 func (n vmNode) tasks(t *testing.T) string {
 	t.Helper()
@@ -120,7 +122,7 @@ func TestVM_Service(t *testing.T) {
 	vmtest.Require(t)
 	share := t.TempDir()
 	vmtest.ShareNode(t, share)
-	n := vmNode{t, vmtest.Start(t, vmtest.Config{Share: share, Durable: true})}
+	n := vmNode{vmtest.Start(t, vmtest.Config{Share: share, Durable: true})}
 	config := vmConfig
 	for _, g := range vmPeriods {
 		config += fmt.Sprintf("- {priority: %d, shutdownGracePeriodSeconds: %d}\n", g.priority, g.seconds)
@@ -139,14 +141,14 @@ func TestVM_Service(t *testing.T) {
 
 // systemctl reload applies what can change, and the process stays.
 func (n vmNode) reload(t *testing.T) {
-	before := n.MustRun(t, "systemctl show --value -p MainPID nodeagent")
+	before := n.pid(t, "nodeagent")
 	n.MustRun(t, "printf 'logging: {verbosity: 4}\\nmaxPods: 7\\n' >>/etc/sublet/config.yaml; systemctl reload nodeagent")
 	n.await(t, "journalctl -u nodeagent -o cat | grep 'configuration read again'", "true")
 	log := n.MustRun(t, "journalctl -u nodeagent -o cat")
 	assert.Contains(t, log, `msg="configuration change applied" field=logging.verbosity old=0 new=4`)
 	assert.Contains(t, log, `msg="configuration change needs a restart" field=maxPods old=110 new=7`)
 	assert.Equal(t, "active\n", n.MustRun(t, "systemctl is-active nodeagent"))
-	assert.Equal(t, before, n.MustRun(t, "systemctl show --value -p MainPID nodeagent"))
+	assert.Equal(t, before, n.pid(t, "nodeagent"))
 	n.MustRun(t, "sed -i '/^logging:/d; /^maxPods:/d' /etc/sublet/config.yaml; systemctl reload nodeagent")
 }
 
@@ -156,11 +158,11 @@ func (n vmNode) watchdog(t *testing.T) {
 	before := n.tasks(t)
 	n.MustRun(t, "mkdir -p /etc/systemd/system/nodeagent.service.d; printf '[Service]\\nWatchdogSec=30\\n' >/etc/systemd/system/nodeagent.service.d/test.conf; systemctl daemon-reload; systemctl restart nodeagent")
 	n.awaitPods(t)
-	pid := strings.TrimSpace(n.MustRun(t, "systemctl show --value -p MainPID nodeagent"))
+	pid := n.pid(t, "nodeagent")
 	n.MustRun(t, "kill -STOP "+pid)
 	n.await(t, "[ $(systemctl show --value -p NRestarts nodeagent) -ge 1 ] && systemctl is-active nodeagent", "true")
 	assert.Contains(t, n.MustRun(t, "journalctl --no-pager -o cat -t systemd | grep nodeagent.service"), "Watchdog timeout")
-	assert.NotEqual(t, pid, strings.TrimSpace(n.MustRun(t, "systemctl show --value -p MainPID nodeagent")))
+	assert.NotEqual(t, pid, n.pid(t, "nodeagent"))
 	n.awaitPods(t)
 	assert.Equal(t, before, n.tasks(t), "no container was touched")
 	n.MustRun(t, "rm -r /etc/systemd/system/nodeagent.service.d; systemctl daemon-reload; systemctl restart nodeagent")
@@ -171,13 +173,12 @@ func (n vmNode) watchdog(t *testing.T) {
 // work again.
 func (n vmNode) runtimeKilled(t *testing.T) {
 	before := n.tasks(t)
-	agent := n.MustRun(t, "systemctl show --value -p MainPID nodeagent")
-	daemon := strings.TrimSpace(n.MustRun(t, "systemctl show --value -p MainPID containerd"))
+	agent, daemon := n.pid(t, "nodeagent"), n.pid(t, "containerd")
 	n.MustRun(t, "kill -9 "+daemon)
 	n.await(t, "systemctl is-active containerd && [ $(systemctl show --value -p MainPID containerd) != "+daemon+" ] && ctr version", "true")
 	n.awaitPods(t)
 	assert.Equal(t, before, n.tasks(t), "no container was touched")
-	assert.Equal(t, agent, n.MustRun(t, "systemctl show --value -p MainPID nodeagent"), "the agent has not restarted")
+	assert.Equal(t, agent, n.pid(t, "nodeagent"), "the agent has not restarted")
 	// Both work: another pod comes and goes.
 	n.put(t, "new", 0, true)
 	n.await(t, "grep -q start /var/lib/record/new", "true")
@@ -310,10 +311,7 @@ func (n vmNode) requireReported(t *testing.T) {
 	// The machine may be down before anybody could ask for the last group.
 	asked := 0
 	for _, p := range vmPods() {
-		st, ok := terminated[p.name+"-vm"]
-		if !ok {
-			st, ok = terminated[p.name]
-		}
+		st, ok := terminated[p.name+"-vm"] // the node's name is a part of that of a static pod
 		if p.group == len(vmPeriods)-1 && !ok {
 			continue
 		}
@@ -327,5 +325,5 @@ func (n vmNode) requireReported(t *testing.T) {
 			}), "%s: %v", p.name, st.Conditions)
 		}
 	}
-	t.Logf("measured: %d of %d pods were reported as %s", asked, len(vmPods()), cmp.Or(podspec.ReasonNodeShutdown, "none"))
+	t.Logf("measured: %d of %d pods were reported as %s", asked, len(vmPods()), podspec.ReasonNodeShutdown)
 }

@@ -55,7 +55,7 @@ func TestVM_PowerLoss(t *testing.T) {
 	for _, name := range []string{"stays-0", "stays-1", "stays-2"} {
 		m.MustRun(t, fmt.Sprintf("cat >/etc/sublet/manifests/%s.yaml <<'C'\n"+manifest+"C\n", name))
 	}
-	m.MustRun(t, fmt.Sprintf("cat >/etc/template.yaml <<'C'\n"+manifest+"C\nsync; systemctl start nodeagent", "template"))
+	m.MustRun(t, fmt.Sprintf("cat >/etc/template.yaml <<'C'\n"+manifest+"C\nsync", "template"))
 	requireRunning(t, m)
 	for i := range cuts {
 		m.MustRun(t, churn)
