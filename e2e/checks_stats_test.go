@@ -4,8 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,11 +56,10 @@ func (p *pod) reportsUsage(v *corev1.Pod) {
 // cpuTime is the time on the CPU in ns that a cgroup has had.
 func (p *pod) cpuTime(group string) uint64 {
 	p.t.Helper()
-	b, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", group, "cpu.stat"))
-	if err != nil {
+	if !unifiedCgroups() {
 		return p.counted(group, "cpuacct", "cpuacct.usage", "")
 	}
-	_, rest, _ := strings.Cut(string(b), "usage_usec ")
+	_, rest, _ := strings.Cut(p.cgroupFile(group, "cpu", "", "cpu.stat"), "usage_usec ")
 	first, _, _ := strings.Cut(rest, "\n")
 	n, err := strconv.ParseUint(first, 10, 64)
 	require.NoError(p.t, err)
@@ -72,13 +69,7 @@ func (p *pod) cpuTime(group string) uint64 {
 // counted is the number in a file of a cgroup, of a controller of version 1 or of version 2.
 func (p *pod) counted(group, controller, file1, file2 string) uint64 {
 	p.t.Helper()
-	file := filepath.Join("/sys/fs/cgroup", group, file2)
-	if _, err := os.Stat(file); err != nil || file2 == "" {
-		file = filepath.Join("/sys/fs/cgroup", controller, group, file1)
-	}
-	b, err := os.ReadFile(file)
-	require.NoError(p.t, err)
-	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	n, err := strconv.ParseUint(p.cgroupFile(group, controller, file1, file2), 10, 64)
 	require.NoError(p.t, err)
 	return n
 }

@@ -376,7 +376,7 @@ func limitNode(t *testing.T, n *containerdtest.Node, limit, tasks int) (memory, 
 	t.Helper()
 	memory, pids = filepath.Join("/sys/fs/cgroup/memory", n.CgroupParent), filepath.Join("/sys/fs/cgroup/pids", n.CgroupParent)
 	file := "memory.limit_in_bytes"
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+	if unifiedCgroups() {
 		memory, pids, file = filepath.Join("/sys/fs/cgroup", n.CgroupParent), filepath.Join("/sys/fs/cgroup", n.CgroupParent), "memory.max"
 	}
 	if n.CgroupDriver == cgroup.Systemd {

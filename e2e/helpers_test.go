@@ -345,22 +345,32 @@ func (p *pod) cgroup(controller, file1, file2 string) string {
 	p.t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.pid("main")))
 	require.NoError(p.t, err)
-	_, err = os.Stat("/sys/fs/cgroup/cgroup.controllers")
-	unified := err == nil
 	for line := range strings.Lines(string(b)) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		path := filepath.Join("/sys/fs/cgroup", controller, f[2], file1)
-		if unified && f[1] == "" {
-			path = filepath.Join("/sys/fs/cgroup", f[2], file2)
-		} else if unified || !strings.Contains(","+f[1]+",", ","+controller+",") {
-			continue
+		if unifiedCgroups() && f[1] == "" || !unifiedCgroups() && strings.Contains(","+f[1]+",", ","+controller+",") {
+			return p.cgroupFile(f[2], controller, file1, file2)
 		}
-		value, err := os.ReadFile(path)
-		require.NoError(p.t, err)
-		return strings.TrimSpace(string(value))
 	}
 	p.t.Fatalf("no %s in %s", controller, b)
 	return ""
+}
+
+// cgroupFile returns what the file of a cgroup says: that of the controller of version 1, or that of version 2.
+func (p *pod) cgroupFile(group, controller, file1, file2 string) string {
+	p.t.Helper()
+	path := filepath.Join("/sys/fs/cgroup", controller, group, file1)
+	if unifiedCgroups() {
+		path = filepath.Join("/sys/fs/cgroup", group, file2)
+	}
+	value, err := os.ReadFile(path)
+	require.NoError(p.t, err)
+	return strings.TrimSpace(string(value))
+}
+
+// unifiedCgroups reports whether the machine has cgroups of version 2.
+func unifiedCgroups() bool {
+	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
+	return err == nil
 }
 
 // log returns what a run of a container said, without the stamps of the runtime.
