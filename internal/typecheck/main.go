@@ -1,6 +1,6 @@
 // Typecheck reports whether packages and their tests compile for another system, as far as types decide it:
 //
-//	GOOS=darwin GOARCH=arm64 go run ./internal/typecheck ./...
+//	go run ./internal/typecheck -goos darwin -goarch arm64 ./...
 //
 // It reads all dependencies from source and compiles none, which takes seconds where a first go vet or go build for a system takes minutes.
 // Assembly, the linker and cgo are out of its scope: packages are taken as with CGO_ENABLED=0. With -test=false it leaves out tests.
@@ -24,9 +24,11 @@ import (
 )
 
 func main() {
+	goos := flag.String("goos", build.Default.GOOS, "operating system")
+	goarch := flag.String("goarch", build.Default.GOARCH, "architecture")
 	tests := flag.Bool("test", true, "check the packages' tests too")
 	flag.Parse()
-	if err := run(os.Stdout, build.Default.GOOS, build.Default.GOARCH, *tests, flag.Args()); err != nil {
+	if err := run(os.Stdout, *goos, *goarch, *tests, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "typecheck:", err)
 		os.Exit(1)
 	}
