@@ -54,12 +54,13 @@ func (r *Runtime) DialContext(ctx context.Context, network, address string) (net
 func (r *Runtime) dialPods(ctx context.Context, ip netip.Addr, port int32) (net.Conn, error) {
 	_, allocates := capability.Of[PodIPAllocator](r.cfg.Executor) // its addresses are the machine's
 	var last error
-	for _, s := range r.podsAt(ip, !allocates) {
-		conn, err := r.DialPort(ctx, s.id, port)
+	ids, theirs := r.podsAt(ip, !allocates)
+	for _, id := range ids {
+		conn, err := r.DialPort(ctx, id, port)
 		if err == nil {
 			return conn, nil
 		}
-		if len(s.ips) > 0 || status.Code(err) != codes.Unimplemented {
+		if theirs || status.Code(err) != codes.Unimplemented {
 			last = err
 		}
 	}
@@ -69,25 +70,25 @@ func (r *Runtime) dialPods(ctx context.Context, ip netip.Addr, port int32) (net.
 	return nil, last
 }
 
-// podsAt returns the ready pods with an address. If there are none and node is set, it
-// returns those on the node's network.
-func (r *Runtime) podsAt(ip netip.Addr, node bool) []*sandbox {
+// podsAt returns the ids of the ready pods with an address, and true. If there are none
+// and node is set, it returns those on the node's network, and false.
+func (r *Runtime) podsAt(ip netip.Addr, node bool) (ids []string, theirs bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var at, onNode []*sandbox
+	var at, onNode []string
 	for _, s := range r.sandboxes {
 		switch {
 		case !s.ready():
 		case slices.Contains(s.ips, ip.String()):
-			at = append(at, s)
+			at = append(at, s.id)
 		case len(s.ips) == 0 && node && !r.cfg.PodCIDR.Contains(ip):
-			onNode = append(onNode, s)
+			onNode = append(onNode, s.id)
 		}
 	}
 	if len(at) > 0 {
-		return at
+		return at, true
 	}
-	return onNode
+	return onNode, false
 }
 
 // errNoListener is the error of a port without a listener.

@@ -34,6 +34,31 @@ func TestConn_NeverDialsPodsOnTheNetwork(t *testing.T) {
 	})
 }
 
+// A pod can stop while it is dialed: the dial just fails.
+func TestConn_DialsPodsThatStop(t *testing.T) {
+	g := newRig(t, embedded.Config{Executor: plain{simulated.New(simulated.Config{})}})
+	for range 50 {
+		sb := g.RunPod(t, embeddedtest.PodConfig("p"))
+		address := g.PodIP(t, sb) + ":80"
+		stopped, dials := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(dials)
+			for {
+				assert.Error(t, g.TryDial(t, address))
+				select {
+				case <-stopped:
+					return
+				default:
+				}
+			}
+		}()
+		_, err := g.CRI.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: sb})
+		require.NoError(t, err)
+		close(stopped)
+		<-dials
+	}
+}
+
 // plain is an executor without more powers.
 type plain struct{ embedded.Executor }
 
