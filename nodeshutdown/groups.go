@@ -21,7 +21,7 @@ func GracePeriods(all, critical time.Duration) []Group {
 	return []Group{{Priority: 0, Period: all - critical}, {Priority: podspec.SystemCriticalPriority, Period: critical}}
 }
 
-// Total returns the sum of the periods: how long a shutdown is delayed at most.
+// Total returns the sum of the periods: how long pods have at most.
 func Total(groups []Group) time.Duration {
 	var total time.Duration
 	for _, g := range groups {

@@ -71,11 +71,11 @@ func (m *Manager) SetGroups(groups []Group) error {
 	return nil
 }
 
-// currentGroups returns the groups and their total period.
+// currentGroups returns the groups, and how long a shutdown is delayed for them at most.
 func (m *Manager) currentGroups() ([]Group, time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.groups, Total(m.groups)
+	return m.groups, Total(m.groups) + killTime
 }
 
 // Admit implements syncloop.Admitter: it rejects every pod while the node shuts down.

@@ -46,7 +46,7 @@ func TestManager_TerminatesPodsByPriority(t *testing.T) {
 			nodeshutdown.Group{Priority: 50, Period: 5 * second}, nodeshutdown.Group{Priority: 5000, Period: 300 * second})
 		require.NoError(t, manager.Check())
 		assert.True(t, manager.Admit(newPod("new", 0), nil).Admitted)
-		m.requireTrace(t, "0s locked for 5m19s")
+		m.requireTrace(t, "0s locked for 5m29s")
 
 		m.set(true)
 		synctest.Wait()
@@ -71,11 +71,10 @@ func TestManager_GoesOnWhenAPeriodIsOver(t *testing.T) {
 		start(t, m, "", nodeshutdown.GracePeriods(5*second, 0)...)
 		m.set(true)
 		time.Sleep(time.Minute)
-		m.requireTrace(t, "0s locked for 5s", "0s event Node NodeShutdown: Shutdown manager detected shutdown event", "0s slow: Terminated in 5s",
-			`5s level=WARN msg="pod has not terminated before the node shuts down" pod=default/slow podUID=slow err="context deadline exceeded"`,
-			"5s critical: Terminated in 1s", // asked to terminate, without a wait
-			`5s level=WARN msg="pod has not terminated before the node shuts down" pod=default/critical podUID=critical err="context deadline exceeded"`,
-			"5s released")
+		m.requireTrace(t, "0s locked for 15s", "0s event Node NodeShutdown: Shutdown manager detected shutdown event", "0s slow: Terminated in 5s",
+			"5s critical: Terminated in 1s", "6s critical exited",
+			`15s level=WARN msg="pod has not terminated before the node shuts down" pod=default/slow podUID=slow err="still there 10s after all periods"`,
+			"15s released")
 	})
 }
 
@@ -92,9 +91,9 @@ func TestManager_CancelledShutdown(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, manager.Check())
 		assert.True(t, manager.Admit(newPod("new", 0), nil).Admitted)
-		m.requireTrace(t, "0s locked for 30s", "0s event Node NodeShutdown: Shutdown manager detected shutdown event", "0s a: Terminated in 20s",
+		m.requireTrace(t, "0s locked for 40s", "0s event Node NodeShutdown: Shutdown manager detected shutdown event", "0s a: Terminated in 20s",
 			`5s level=WARN msg="pod has not terminated before the node shuts down" pod=default/a podUID=a err="context canceled"`,
-			"5s released", "5s event Node NodeShutdown: Shutdown manager detected shutdown cancellation", "5s locked for 30s")
+			"5s released", "5s event Node NodeShutdown: Shutdown manager detected shutdown cancellation", "5s locked for 40s")
 
 		m.exitAfter["a"] = 0
 		m.set(true) // and again
@@ -115,10 +114,10 @@ func TestManager_Reconnects(t *testing.T) {
 		m.dialErr = nil
 		m.mu.Unlock()
 		time.Sleep(8 * second)
-		m.requireTrace(t, "15s locked for 30s")
+		m.requireTrace(t, "15s locked for 40s")
 		close(m.changes)
 		time.Sleep(40 * second)
-		m.requireTrace(t, "16s released", "32s locked for 30s")
+		m.requireTrace(t, "16s released", "32s locked for 40s")
 	})
 }
 
@@ -145,14 +144,14 @@ func TestManager_LosesConnectionDuringShutdown(t *testing.T) {
 		close(m.changes)
 		time.Sleep(18 * second)
 		require.Error(t, manager.Check())
-		m.requireTrace(t, "0s locked for 30s", "0s event Node NodeShutdown: Shutdown manager detected shutdown event", "0s a: Terminated in 20s")
+		m.requireTrace(t, "0s locked for 40s", "0s event Node NodeShutdown: Shutdown manager detected shutdown event", "0s a: Terminated in 20s")
 		m.mu.Lock()
 		m.down = false // cancelled unseen
 		m.mu.Unlock()
 		time.Sleep(10 * second)
 		require.NoError(t, manager.Check())
 		m.requireTrace(t, "20s a exited", "20s released", `20s level=WARN msg="shutdown notification unavailable, retrying" err="connection to the login manager lost"`,
-			"21s event Node NodeShutdown: Shutdown manager detected shutdown cancellation", "21s locked for 30s")
+			"21s event Node NodeShutdown: Shutdown manager detected shutdown cancellation", "21s locked for 40s")
 	})
 }
 
@@ -164,7 +163,7 @@ func TestManager_RecordsShutdown(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newMachine(newPod("a", 0))
 				start(t, m, file, nodeshutdown.GracePeriods(30*second, 10*second)...)
-				m.requireTrace(t, append(want, "0s locked for 30s")...)
+				m.requireTrace(t, append(want, "0s locked for 40s")...)
 				m.set(true)
 				time.Sleep(uptime)
 			})
@@ -192,11 +191,11 @@ func TestManager_SetGroups(t *testing.T) {
 		manager := start(t, m, "", nodeshutdown.GracePeriods(5*second, 0)...)
 		require.ErrorContains(t, manager.SetGroups(nil), "Config.Groups required")
 		require.ErrorContains(t, manager.SetGroups([]nodeshutdown.Group{{Period: -second}}), "must be in whole seconds")
-		m.requireTrace(t, "0s locked for 5s")
+		m.requireTrace(t, "0s locked for 15s")
 		time.Sleep(second)
 		require.NoError(t, manager.SetGroups(nodeshutdown.GracePeriods(9*second, 2*second)))
 		synctest.Wait()
-		m.requireTrace(t, "1s locked for 9s", "1s released")
+		m.requireTrace(t, "1s locked for 19s", "1s released")
 		m.set(true)
 		time.Sleep(time.Minute)
 		m.requireTrace(t, "1s event Node NodeShutdown: Shutdown manager detected shutdown event", "1s a: Terminated in 7s", "8s a exited", "8s released")
@@ -208,7 +207,7 @@ func TestManager_SetGroupsKeepsTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(newPod("a", 0))
 		manager := start(t, m, "", nodeshutdown.GracePeriods(5*second, 0)...)
-		m.requireTrace(t, "0s locked for 5s")
+		m.requireTrace(t, "0s locked for 15s")
 		m.lockErr = errors.New("in progress")
 		require.NoError(t, manager.SetGroups(nodeshutdown.GracePeriods(7*second, 0)))
 		synctest.Wait()
@@ -231,7 +230,7 @@ func TestManager_SetGroupsBeforeTheLock(t *testing.T) {
 		m.dialErr = nil
 		m.mu.Unlock()
 		time.Sleep(time.Minute)
-		m.requireTrace(t, `0s level=WARN msg="shutdown notification unavailable, retrying" err="connect to the login manager: not there"`, "1s locked for 7s")
+		m.requireTrace(t, `0s level=WARN msg="shutdown notification unavailable, retrying" err="connect to the login manager: not there"`, "1s locked for 17s")
 	})
 }
 
@@ -241,8 +240,8 @@ func TestManager_LosesGoodConnection(t *testing.T) {
 		m := newMachine()
 		start(t, m, "", nodeshutdown.GracePeriods(5*second, 0)...)
 		for _, want := range [][]string{
-			{"0s locked for 5s", "31s released", `31s level=WARN msg="shutdown notification unavailable, retrying" err="connection to the login manager lost"`, "32s locked for 5s"},
-			{"1m3s released", `1m3s level=WARN msg="shutdown notification unavailable, retrying" err="connection to the login manager lost"`, "1m4s locked for 5s"},
+			{"0s locked for 15s", "31s released", `31s level=WARN msg="shutdown notification unavailable, retrying" err="connection to the login manager lost"`, "32s locked for 15s"},
+			{"1m3s released", `1m3s level=WARN msg="shutdown notification unavailable, retrying" err="connection to the login manager lost"`, "1m4s locked for 15s"},
 		} {
 			time.Sleep(30*second + second)
 			m.mu.Lock()
@@ -274,7 +273,7 @@ func TestManager_WithoutTheRest(t *testing.T) {
 			synctest.Wait()
 			m.set(true)
 			time.Sleep(10 * second)
-			m.requireTrace(t, "0s locked for 3s", "0s a: Terminated in 2s", "2s a exited", "2s released")
+			m.requireTrace(t, "0s locked for 13s", "0s a: Terminated in 2s", "2s a exited", "2s released")
 			cancel()
 			require.NoError(t, <-done)
 		})
@@ -290,7 +289,7 @@ func TestManager_CannotRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine()
 		start(t, m, file, nodeshutdown.GracePeriods(5*second, 0)...)
-		m.requireTrace(t, "0s locked for 5s")
+		m.requireTrace(t, "0s locked for 15s")
 		m.set(true)
 		synctest.Wait()
 		m.mu.Lock()
