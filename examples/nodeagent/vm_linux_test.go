@@ -273,12 +273,21 @@ func (n vmNode) requireReported(t *testing.T) {
 	t.Helper()
 	notReady, events := false, map[string]bool{}
 	terminated := map[string]corev1.PodStatus{}
+	var timeline []string
+	defer func() {
+		if t.Failed() {
+			t.Logf("reported:\n%s\n%s", strings.Join(timeline, "\n"),
+				n.MustRun(t, "journalctl --no-pager -b -1 -o short-monotonic -u nodeagent -u systemd-logind -u containerd | grep -v level=info | tail -n 150"))
+		}
+	}()
+	at := ""
 	lines := bufio.NewScanner(strings.NewReader(n.MustRun(t, "cat /root/observed")))
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
 		var kind struct{ Kind string }
-		if json.Unmarshal(lines.Bytes(), &kind) != nil {
-			continue // cut off when the machine went down
+		if json.Unmarshal(lines.Bytes(), &kind) != nil { // the time, or cut off when the machine went down
+			at, _, _ = strings.Cut(lines.Text(), " ")
+			continue
 		}
 		switch kind.Kind {
 		case "Node":
@@ -297,6 +306,7 @@ func (n vmNode) requireReported(t *testing.T) {
 					terminated[list.Items[i].Name] = st
 				}
 			}
+			timeline = append(timeline, fmt.Sprintf("%s s: %d pods, %d were terminated until now", at, len(list.Items), len(terminated)))
 		case "EventList":
 			var list corev1.EventList
 			require.NoError(t, json.Unmarshal(lines.Bytes(), &list))
