@@ -37,7 +37,7 @@ import (
 // gone that it had seen, and what a pod uses stays. SUBLET_STARTS says how many
 // pods there are; by default 60 on the newest containerd and 30 on others. On a slow
 // machine SUBLET_STARTS_TIME bounds the time of the starts; at least fewStarts are made,
-// from half as many images on half the disk.
+// half as many at a time, from half as many images on half the disk.
 func TestStartsAgainstImageCollection(t *testing.T) {
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
 		starts := 30
@@ -80,11 +80,12 @@ func TestStartsAgainstImageCollection(t *testing.T) {
 // gcRace is an agent that collects images as fast as it can, and pods that want
 // them.
 type gcRace struct {
-	cc     grpc.ClientConnInterface
-	disk   string
-	images []string
-	used   []string // of pods that run all the while, and that of the sandboxes
-	pods   *podsource.Memory
+	cc       grpc.ClientConnInterface
+	disk     string
+	images   []string
+	used     []string // of pods that run all the while, and that of the sandboxes
+	pods     *podsource.Memory
+	parallel int // pods that start at a time: their images fit above the threshold of collections
 
 	mu          sync.Mutex // guards the rest
 	waits       map[string]chan struct{}
@@ -96,7 +97,7 @@ type gcRace struct {
 }
 
 func newContest(t *testing.T, n *containerdtest.Node, images int) *gcRace {
-	c := &gcRace{cc: n.Dial(t), pods: podsource.NewMemory(), waits: map[string]chan struct{}{}}
+	c := &gcRace{cc: n.Dial(t), pods: podsource.NewMemory(), parallel: images / 3, waits: map[string]chan struct{}{}}
 	pause := n.Registry.Addr() + "/test/pause:1"
 	shared := []containerdtest.File{noise("shared", 1<<20)}
 	for i := range images {
@@ -109,7 +110,7 @@ func newContest(t *testing.T, n *containerdtest.Node, images int) *gcRace {
 	c.used = []string{c.images[0], c.images[1], pause}
 	c.disk = n.SmallRoot(t, images*64<<20/12)
 
-	client, err := criclient.New(c, criclient.Config{Recorder: c, Pulls: criclient.PullLimits{MaxParallel: 4, QPS: -1}})
+	client, err := criclient.New(c, criclient.Config{Recorder: c, Pulls: criclient.PullLimits{MaxParallel: c.parallel, QPS: -1}})
 	require.NoError(t, err)
 	a, err := agent.New(
 		agent.WithRuntime(client), agent.WithNodeName(nodeName), agent.WithRecorder(c),
@@ -162,13 +163,13 @@ func (c *gcRace) pod(name, image, script string) *corev1.Pod {
 // fewStarts is enough for images to be collected and pulled again.
 const fewStarts = 24
 
-// race starts pods, four at a time, each from an image at random, and removes
+// race starts pods, some at a time, each from an image at random, and removes
 // them as soon as they ran. It returns how many it has started within the limit.
 func (c *gcRace) race(t *testing.T, starts int, limit time.Duration) (started int) {
 	began := time.Now()
 	next := make(chan int)
 	var wg sync.WaitGroup
-	for range 4 {
+	for range c.parallel {
 		wg.Go(func() {
 			for i := range next {
 				p := c.pod(fmt.Sprint("p", i), c.images[mathrand.IntN(len(c.images))], "exit 0")
