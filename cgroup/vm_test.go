@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -109,7 +110,8 @@ func TestVM_SystemdSlices(t *testing.T) {
 const asUser = "SUBLET_DELEGATED_CGROUP"
 
 // An ordinary user limits pods in a cgroup that systemd has delegated to it, and removes them
-// with their processes; limits are those of the kernel.
+// with their processes; limits are those of the kernel. The cgroup is that of a service, or
+// one in a slice of the user's own manager.
 func TestVM_DelegatedCgroup(t *testing.T) {
 	if os.Getenv(asUser) != "" {
 		testDelegatedCgroup(t)
@@ -122,11 +124,30 @@ func TestVM_DelegatedCgroup(t *testing.T) {
 	data, err := os.ReadFile("/proc/self/exe")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(dir+"/test", data, 0o755)) //nolint:gosec // as above
-	out, err := exec.Command("systemd-run", "--pipe", "--wait", "--quiet", "--collect", "--uid=65534", "--gid=65534", "--unit=subletcgrouptest-user",
-		"-p", "Delegate=yes", "--setenv="+asUser+"=1", dir+"/test", "-test.v", "-test.run=^TestVM_DelegatedCgroup$").CombinedOutput()
-	require.NoError(t, err, string(out))
-	require.Contains(t, string(out), "--- PASS: TestVM_DelegatedCgroup")
-	assert.NoDirExists(t, cgroups+"/system.slice/subletcgrouptest-user.service")
+	const user, manager, runtimeDir = 65534, "subletcgrouptest-manager", "XDG_RUNTIME_DIR=/run/subletcgrouptest"
+	asService := []string{"--pipe", "--wait", "--quiet", "--collect", "-p", "Delegate=yes", "--unit=subletcgrouptest-user", "--setenv=" + asUser + "=1"}
+	test := []string{dir + "/test", "-test.v", "-test.run=^TestVM_DelegatedCgroup$"}
+
+	t.Run("of a service", func(t *testing.T) {
+		out, err := exec.Command("systemd-run", slices.Concat(asService, []string{"--uid=65534", "--gid=65534"}, test)...).CombinedOutput()
+		require.NoError(t, err, string(out))
+		require.Contains(t, string(out), "--- PASS: TestVM_DelegatedCgroup")
+		require.Contains(t, string(out), "below /system.slice/subletcgrouptest-user.service\n")
+		assert.NoDirExists(t, cgroups+"/system.slice/subletcgrouptest-user.service")
+	})
+	t.Run("of a user's manager", func(t *testing.T) {
+		out, err := exec.Command("systemd-run", "--quiet", "--collect", "--service-type=notify", "--uid=65534", "--gid=65534", "--unit="+manager,
+			"-p", "Delegate=yes", "-p", "RuntimeDirectory=subletcgrouptest", "--setenv="+runtimeDir, "/lib/systemd/systemd", "--user").CombinedOutput()
+		require.NoError(t, err, string(out))
+		defer func() { assert.NoError(t, exec.Command("systemctl", "stop", manager).Run()) }()
+		cmd := exec.Command("systemd-run", slices.Concat([]string{"--user", "--slice=pods.slice"}, asService, test)...)
+		cmd.Env = append(os.Environ(), runtimeDir)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+		out, err = cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		require.Contains(t, string(out), "--- PASS: TestVM_DelegatedCgroup")
+		require.Contains(t, string(out), "below /system.slice/"+manager+".service/pods.slice/subletcgrouptest-user.service\n")
+	})
 }
 
 func testDelegatedCgroup(t *testing.T) {
@@ -134,6 +155,7 @@ func testDelegatedCgroup(t *testing.T) {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	require.NoError(t, err)
 	parent := strings.TrimSpace(strings.TrimPrefix(string(own), "0::"))
+	t.Logf("below %s", parent)
 	// A cgroup that enforces limits of others has no processes of its own.
 	require.NoError(t, os.Mkdir(cgroups+parent+"/agent", 0o755)) //nolint:gosec // as systemd makes it
 	require.NoError(t, os.WriteFile(cgroups+parent+"/agent/cgroup.procs", []byte("0"), 0o600))

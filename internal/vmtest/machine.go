@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -41,7 +42,7 @@ type Config struct {
 	Durable bool
 	// Memory is the size of its memory in MiB. Default: 2048.
 	Memory int
-	// CPUs is the number of its processors. Default: 2.
+	// CPUs is the number of its processors. Default: those of the host, from 2 to 4.
 	CPUs int
 	// Kernel has further words of the kernel's command line.
 	Kernel string
@@ -76,7 +77,7 @@ func New(cfg Config) (*Machine, error) {
 		cfg.Memory = 2048
 	}
 	if cfg.CPUs == 0 {
-		cfg.CPUs = 2
+		cfg.CPUs = min(max(runtime.NumCPU(), 2), 4)
 	}
 	dir, err := os.MkdirTemp("", "vmtest-") // the path of a socket must be short
 	if err != nil {
