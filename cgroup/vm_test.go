@@ -124,12 +124,12 @@ func TestVM_DelegatedCgroup(t *testing.T) {
 	data, err := os.ReadFile("/proc/self/exe")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(dir+"/test", data, 0o755)) //nolint:gosec // as above
-	const user, manager, runtimeDir = 65534, "subletcgrouptest-manager", "XDG_RUNTIME_DIR=/run/subletcgrouptest"
-	asService := []string{"--pipe", "--wait", "--quiet", "--collect", "-p", "Delegate=yes", "--unit=subletcgrouptest-user", "--setenv=" + asUser + "=1"}
+	const user, manager, runtimeDir = 65534, "subletcgrouptest-manager", "/run/subletcgrouptest"
+	asService := []string{"--quiet", "--collect", "-p", "Delegate=yes", "--unit=subletcgrouptest-user", "--setenv=" + asUser + "=1"}
 	test := []string{dir + "/test", "-test.v", "-test.run=^TestVM_DelegatedCgroup$"}
 
 	t.Run("of a service", func(t *testing.T) {
-		out, err := exec.Command("systemd-run", slices.Concat(asService, []string{"--uid=65534", "--gid=65534"}, test)...).CombinedOutput()
+		out, err := exec.Command("systemd-run", slices.Concat(asService, []string{"--pipe", "--wait", "--uid=65534", "--gid=65534"}, test)...).CombinedOutput()
 		require.NoError(t, err, string(out))
 		require.Contains(t, string(out), "--- PASS: TestVM_DelegatedCgroup")
 		require.Contains(t, string(out), "below /system.slice/subletcgrouptest-user.service\n")
@@ -137,16 +137,18 @@ func TestVM_DelegatedCgroup(t *testing.T) {
 	})
 	t.Run("of a user's manager", func(t *testing.T) {
 		out, err := exec.Command("systemd-run", "--quiet", "--collect", "--service-type=notify", "--uid=65534", "--gid=65534", "--unit="+manager,
-			"-p", "Delegate=yes", "-p", "RuntimeDirectory=subletcgrouptest", "--setenv="+runtimeDir, "/lib/systemd/systemd", "--user").CombinedOutput()
+			"-p", "Delegate=yes", "-p", "RuntimeDirectory=subletcgrouptest", "--setenv=XDG_RUNTIME_DIR="+runtimeDir, "/lib/systemd/systemd", "--user").CombinedOutput()
 		require.NoError(t, err, string(out))
 		defer func() { assert.NoError(t, exec.Command("systemctl", "stop", manager).Run()) }()
-		cmd := exec.Command("systemd-run", slices.Concat([]string{"--user", "--slice=pods.slice"}, asService, test)...)
-		cmd.Env = append(os.Environ(), runtimeDir)
+		// Without a message bus, systemd-run waits for a service of this type only, and does not have its output.
+		cmd := exec.Command("systemd-run", slices.Concat([]string{"--user", "--slice=pods.slice", "--service-type=oneshot", "-p", "StandardOutput=file:" + runtimeDir + "/out"}, asService, test)...)
+		cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+runtimeDir)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
 		out, err = cmd.CombinedOutput()
-		require.NoError(t, err, string(out))
-		require.Contains(t, string(out), "--- PASS: TestVM_DelegatedCgroup")
-		require.Contains(t, string(out), "below /system.slice/"+manager+".service/pods.slice/subletcgrouptest-user.service\n")
+		result, _ := os.ReadFile(runtimeDir + "/out")
+		require.NoError(t, err, "%s\n%s", out, result)
+		require.Contains(t, string(result), "--- PASS: TestVM_DelegatedCgroup")
+		require.Contains(t, string(result), "below /system.slice/"+manager+".service/pods.slice/subletcgrouptest-user.service\n")
 	})
 }
 

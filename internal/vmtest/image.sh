@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# image.sh DIR: builds what vmtest boots: a Debian with systemd, cgroup v2, containerd, runc and crun as DIR/disk.img, with its kernel and initrd.
+# image.sh DIR: builds what vmtest boots: a Debian with systemd, cgroup v2, containerd and runc as DIR/disk.img, with its kernel and initrd.
 # It needs root and the Debian packages debootstrap and e2fsprogs, and takes some minutes. An image of the same version is kept.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -7,7 +7,7 @@ dir=${1:?the directory of the image}
 suite=bookworm
 size=4G # sparse
 packages=systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,linux-image-cloud-amd64,initramfs-tools
-packages+=,containerd,runc,crun,containernetworking-plugins,busybox-static
+packages+=,containerd,runc,containernetworking-plugins,busybox-static
 
 version=$(cat "$here/image.sh" "$here"/guest/* | sha256sum | cut -d ' ' -f 1)
 if [ "$(cat "$dir/version" 2>/dev/null)" = "$version" ]; then exit; fi

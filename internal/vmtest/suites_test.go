@@ -38,8 +38,7 @@ func (s suite) test(t *testing.T, m *vmtest.Machine) {
 	base := filepath.Base(s.pkg)
 	driver, _, _ := strings.Cut(s.name, "/")
 	code, err := m.Run(ctx, "mkdir -p /root/"+s.pkg+"; cd /root/"+s.pkg+" && cp -rn /host/testdata/"+base+" testdata 2>/dev/null; "+
-		"mkdir -p /run/crun-as && ln -sf $(command -v crun) /run/crun-as/runc && "+
-		fmt.Sprintf("export PATH=/run/crun-as:$PATH CI=true SUBLET_PAUSE=/host/pause SUBLET_TIMEOUT_FACTOR=%d SUBLET_CGROUP_DRIVER=%s %s; /host/%s.test -test.v -test.timeout=%v -test.run '%s'", m.Pace(), driver, s.env, base, m.Scale(suiteTimeout), s.run), &out)
+		fmt.Sprintf("export CI=true SUBLET_PAUSE=/host/pause SUBLET_TIMEOUT_FACTOR=%d SUBLET_CGROUP_DRIVER=%s %s; /host/%s.test -test.v -test.timeout=%v -test.run '%s'", m.Pace(), driver, s.env, base, m.Scale(suiteTimeout), s.run), &out)
 	for line := range strings.Lines(out.String()) {
 		if strings.Contains(line, "--- ") || strings.Contains(line, ": measured") {
 			t.Log(strings.TrimRight(line, "\n"))
@@ -58,8 +57,7 @@ const (
 )
 
 // The limits of pods, their statistics, resizes, evictions and garbage collections, on
-// cgroup v2 with both drivers. The runtime is crun in place of runc: it starts a container
-// in half the time there. What has to do with the disk only runs with one driver.
+// cgroup v2 with both drivers. What has to do with mounts and the disk only runs with one.
 func TestVM_CgroupV2(t *testing.T) {
 	vmtest.Require(t)
 	share := t.TempDir()
