@@ -50,30 +50,44 @@ func (s suite) test(t *testing.T, m *vmtest.Machine) {
 	require.NotContains(t, out.String(), "--- SKIP", out.String())
 }
 
-// Some of the pods, as all sixty at once take the emulated machine longer than their probes and deadlines allow.
+// Pods of the tests of e2e. All sixty at once take the emulated machine longer than their probes and deadlines allow.
 const (
-	limitedPods = "resources|guaranteed|memory-exceeded|pod-resources|process|emptydir-memory|init-containers|multi-container"
-	mountedPods = "users-and-groups|downward-files|host-network|emptydir-disk|subpath|liveness-exec|privileged|mount-propagation"
+	limitedPods = "resources|guaranteed|memory-exceeded|pod-resources" // by their cgroups
+	otherPods   = "process|emptydir-memory|init-containers|multi-container|users-and-groups|downward-files|host-network|" +
+		"emptydir-disk|subpath|liveness-exec|privileged|mount-propagation"
 )
 
+// envAll is set for the suites that have little to do with cgroups, which take ten minutes more.
+const envAll = "SUBLET_VM_ALL"
+
 // The limits of pods, their statistics, resizes, evictions and garbage collections, on
-// cgroup v2 with both drivers. What has to do with mounts and the disk only runs with one.
+// cgroup v2 with both drivers.
 func TestVM_CgroupV2(t *testing.T) {
 	vmtest.Require(t)
 	share := t.TempDir()
 	vmtest.Build(t, share, "internal/containerdtest/testdata/pause", "cgroup.test", "e2e.test")
 	require.NoError(t, os.CopyFS(filepath.Join(share, "testdata/e2e"), os.DirFS("../../e2e/testdata")))
 	m := vmtest.Start(t, vmtest.Config{Share: share})
-	suites := []suite{
-		{name: "slices", pkg: "cgroup", run: "TestVM_"},
-		{name: "systemd/eviction", pkg: "e2e", run: "TestEvictionOnContainerd"},
-		{name: "systemd/pods", pkg: "e2e", env: "SUBLET_PODS='" + limitedPods + "|" + mountedPods + "'", run: "TestPods"},
-		{name: "systemd/resize", pkg: "e2e", run: "TestResizeInPlace"},
-		{name: "systemd/images", pkg: "e2e", env: "SUBLET_STARTS_TIME=20s", run: "TestStartsAgainstImageCollection"},
-		{name: "cgroupfs/eviction", pkg: "e2e", run: "TestEvictionOnContainerd/./memory"},
-		{name: "cgroupfs/pods", pkg: "e2e", env: "SUBLET_PODS='" + limitedPods + "'", run: "TestPods"},
-		{name: "cgroupfs/resize", pkg: "e2e", run: "TestResizeInPlace"},
-		{name: "cgroupfs/images", pkg: "e2e", env: "SUBLET_STARTS_TIME=20s", run: "TestStartsAgainstImageCollection"},
+	suites := []suite{{name: "slices", pkg: "cgroup", run: "TestVM_"}}
+	for _, driver := range []string{"systemd", "cgroupfs"} {
+		add := func(name, env, run string) {
+			suites = append(suites, suite{name: driver + "/" + name, pkg: "e2e", env: env, run: run})
+		}
+		images := func() { add("images", "SUBLET_STARTS_TIME=20s", "TestStartsAgainstImageCollection") }
+		add("memory eviction", "", "TestEvictionOnContainerd/./memory")
+		add("pods", "SUBLET_PODS='"+limitedPods+"'", "TestPods")
+		add("resize", "", "TestResizeInPlace")
+		if driver == "systemd" {
+			images()
+		}
+		if os.Getenv(envAll) == "" {
+			continue
+		}
+		add("other evictions", "", "TestEvictionOnContainerd/./disk")
+		add("other pods", "SUBLET_PODS='"+otherPods+"'", "TestPods")
+		if driver == "cgroupfs" {
+			images()
+		}
 	}
 	for _, s := range suites {
 		t.Run(s.name, func(t *testing.T) { s.test(t, m) })
