@@ -48,13 +48,13 @@ func TestStartsAgainstImageCollection(t *testing.T) {
 			starts = s
 		}
 		limit, err := time.ParseDuration(os.Getenv("SUBLET_STARTS_TIME"))
-		images := 12
+		images, period := 12, 50*time.Millisecond
 		if err == nil {
-			images = 6
+			images, period = 6, time.Second // each collection lists everything
 		} else {
 			limit = math.MaxInt64
 		}
-		c := newContest(t, n, images)
+		c := newContest(t, n, images, period)
 		c.loners(t)
 		began := time.Now()
 		starts = c.race(t, starts, limit)
@@ -96,7 +96,7 @@ type gcRace struct {
 	wrong       []string
 }
 
-func newContest(t *testing.T, n *containerdtest.Node, images int) *gcRace {
+func newContest(t *testing.T, n *containerdtest.Node, images int, period time.Duration) *gcRace {
 	c := &gcRace{cc: n.Dial(t), pods: podsource.NewMemory(), parallel: images / 3, waits: map[string]chan struct{}{}}
 	pause := n.Registry.Addr() + "/test/pause:1"
 	shared := []containerdtest.File{noise("shared", 1<<20)}
@@ -118,7 +118,7 @@ func newContest(t *testing.T, n *containerdtest.Node, images int) *gcRace {
 		agent.WithRootDir(filepath.Join(n.Shared, "agent")), agent.WithSource("memory", c.pods), agent.WithStatusSink(c),
 		agent.WithConfig(imagegc.Config{
 			Policy:     imagegc.Policy{HighThresholdPercent: 50, LowThresholdPercent: 35, MinAge: -1},
-			KeepImages: []string{pause}, Period: 50 * time.Millisecond,
+			KeepImages: []string{pause}, Period: period,
 		}),
 		agent.WithHooks(agent.Hooks{ImageGC: imagegc.Hooks{Removed: c.imageRemoved, Collected: c.collected}}),
 	)
