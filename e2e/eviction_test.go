@@ -39,7 +39,7 @@ const (
 	// evictionBound is from the moment when a threshold of memory or processes is met to the
 	// decision, and to the exit of the pod on a machine whose runtime takes no time.
 	evictionBound = 500 * time.Millisecond
-	quietPeriod   = "while :; do sleep 0.1; done"
+	quietPeriod   = "sleep 1000000 & wait"
 )
 
 // pressureEnv is a node that can get under pressure: its memory and process ids are those
@@ -248,7 +248,7 @@ type crossing struct {
 	lag time.Duration
 }
 
-// watch reads what is left every millisecond until ctx is done.
+// watch reads what is left every few milliseconds until ctx is done.
 func watch(ctx context.Context, left func() (int64, error)) (c crossing) {
 	last := time.Now()
 	for ctx.Err() == nil {
@@ -259,7 +259,7 @@ func watch(ctx context.Context, left func() (int64, error)) (c crossing) {
 		}
 		c.lag = max(c.lag, now.Sub(last))
 		last = now
-		time.Sleep(time.Millisecond)
+		time.Sleep(3 * time.Millisecond)
 	}
 	return c
 }

@@ -45,7 +45,7 @@ func isUrgent(t metThreshold) bool {
 }
 
 // urgentTimeout is the context timeout of a measurement of pods for an urgent threshold.
-const urgentTimeout = 200 * time.Millisecond
+const urgentTimeout = 100 * time.Millisecond
 
 // measureUrgently measures pods without waiting for a slow runtime. ok is false if it has
 // the memory of no pod.

@@ -87,7 +87,7 @@ func (s slowRuntime) Usage(ctx context.Context, since time.Time) (runtime.NodeUs
 
 // EV-10: a runtime that is slow does not delay an eviction for memory, unless it alone knows the usage of the pods.
 func TestManager_SlowRuntime(t *testing.T) {
-	for noCgroups, bound := range map[bool]time.Duration{false: 200 * time.Millisecond, true: 5200 * time.Millisecond} {
+	for noCgroups, bound := range map[bool]time.Duration{false: 100 * time.Millisecond, true: 5100 * time.Millisecond} {
 		s := slowRuntime{&fakeUsageProvider{nodeSimulator: newSim()}, noCgroups}
 		s.capacity = 200 << 30
 		p := s.add("a", "10Mi", 0, 0)

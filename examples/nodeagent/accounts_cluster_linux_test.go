@@ -96,7 +96,7 @@ func TestRun_UpstreamServiceAccounts(t *testing.T) {
   - name: main
     image: %s/%s
     imagePullPolicy: IfNotPresent
-    command: ["sh", "-c", "trap 'exit 0' TERM; while true; do sleep 0.1; done"]
+    command: ["sh", "-c", "trap 'exit 0' TERM; sleep 1000000 & wait"]
 `, account, where, path))
 	}
 	create("a", "token")

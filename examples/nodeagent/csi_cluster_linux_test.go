@@ -147,7 +147,7 @@ func TestRun_UpstreamAPIServerCSI(t *testing.T) {
   - name: main
     image: %s
     imagePullPolicy: IfNotPresent
-    command: ["sh", "-c", "trap 'exit 0' TERM; echo kept >/data/file; while true; do sleep 0.1; done"]
+    command: ["sh", "-c", "trap 'exit 0' TERM; echo kept >/data/file; sleep 1000000 & wait"]
     volumeMounts: [{name: data, mountPath: /data}]
 `, c.node.Busybox))
 	c.inUse(c.unique)

@@ -105,7 +105,7 @@ func TestRun_UpstreamDRATestDriver(t *testing.T) {
   - name: main
     image: %s
     imagePullPolicy: IfNotPresent
-    command: ["sh", "-c", "trap 'exit 0' TERM; while true; do sleep 0.1; done"]
+    command: ["sh", "-c", "trap 'exit 0' TERM; sleep 1000000 & wait"]
     resources: {claims: [{name: device}]}
 `, c.node.Busybox))
 	}

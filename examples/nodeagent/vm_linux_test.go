@@ -55,13 +55,10 @@ spec:
       say() { read up _ </proc/uptime; echo "$up $1" >>/record/%[1]s; }
       trap 'say term; term=1' TERM
       say start
-      while :; do
-        sleep 0.2
-        if [ -n "$term" ]; then
-          say alive
-          if [ %[3]t = true ]; then sleep 1; say exit; exit 0; fi
-        fi
-      done
+      while [ -z "$term" ]; do sleep 1000000 & wait; done
+      say alive
+      if [ %[3]t = true ]; then sleep 1; say exit; exit 0; fi
+      while :; do sleep 0.2; say alive; done
 `
 
 type vmPodKind struct {
