@@ -109,13 +109,18 @@ func (n *Node) Mounts() []string {
 // Cgroups returns the cgroup directories below the node's parent, in every hierarchy.
 func (n *Node) Cgroups() []string { return cgroups(n.CgroupParent) }
 
-func cgroups(parent string) []string {
-	var found []string
+// cgroupRoots returns the directories of a cgroup in the hierarchies, or in the only one.
+func cgroupRoots(parent string) []string {
 	roots, _ := filepath.Glob(filepath.Join(cgroupMount, "*", parent)) // the pattern is well-formed
 	if _, err := os.Stat(filepath.Join(cgroupMount, parent)); err == nil {
 		roots = append(roots, filepath.Join(cgroupMount, parent))
 	}
-	for _, r := range roots {
+	return roots
+}
+
+func cgroups(parent string) []string {
+	var found []string
+	for _, r := range cgroupRoots(parent) {
 		_ = filepath.WalkDir(r, func(p string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() && p != r {
 				found = append(found, p)
@@ -129,9 +134,7 @@ func cgroups(parent string) []string {
 // RemoveCgroups kills the processes below a cgroup path and removes its directories in
 // every hierarchy. parent must not be used by anything else.
 func RemoveCgroups(parent string) {
-	dirs := cgroups(parent)
-	roots, _ := filepath.Glob(filepath.Join(cgroupMount, "*", parent)) // the pattern is well-formed
-	dirs = append(roots, dirs...)
+	dirs := append(cgroupRoots(parent), cgroups(parent)...)
 	slices.Sort(dirs)
 	slices.Reverse(dirs)
 	for _, d := range dirs {

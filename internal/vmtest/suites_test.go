@@ -93,5 +93,5 @@ func TestVM_CgroupV2(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) { s.test(t, m) })
 	}
 	require.Empty(t, m.MustRun(t, "ls -d /sys/fs/cgroup/sublet* 2>/dev/null; systemctl list-units --all --no-legend 'sublet*'; "+
-		"grep sublet /proc/mounts; pgrep -a 'containerd|runc|pause|busybox|sleep'; ls -d /tmp/sublet* 2>/dev/null; true"), "left over")
+		"grep sublet /proc/mounts; pgrep -af '^[^ ]*(containerd|runc|pause|busybox|sleep)'; ls -d /tmp/sublet* 2>/dev/null; true"), "left over")
 }
