@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri/internal/images"
 )
@@ -125,7 +128,7 @@ func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
 		}
 	case runtime.KillSandbox:
 		t.markChanged()
-		if err := t.c.killSandbox(ctx, t.pod, a.ID, a.Reason); err != nil {
+		if err := t.c.killSandbox(ctx, t.pod, a.ID, a.Reason); err != nil && !t.leaves(a.ID, err) {
 			return &reasonError{"KillPodSandboxError", err}
 		}
 	case runtime.CreateSandbox:
@@ -154,6 +157,24 @@ func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
 		})
 	}
 	return nil
+}
+
+// leaves reports whether a sandbox that cannot be stopped is left behind, for garbage collection to try again: nothing runs in
+// it, and the runtime's answer is that it cannot clean up. That may stay so: after a loss of power, containerd may lack what it
+// needs to release the network of a pod, and the pod would never run again.
+func (t *applyRun) leaves(id string, err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	if !ok || e.kind != nil || e.cause != nil || e.status.Code() == codes.ResourceExhausted || len(t.failures) > 0 {
+		return false
+	}
+	known := t.c.facts.of(t.pod.UID)
+	s := known.sandbox(id)
+	if s == nil || s.State != runtime.SandboxNotReady {
+		return false
+	}
+	t.event("", corev1.EventTypeWarning, "FailedKillPod", "the old sandbox is left behind: "+err.Error())
+	t.c.logPod(slog.LevelWarn, t.pod, "sandbox not stopped and left behind", sandboxID(id), logattr.Err(err))
+	return true
 }
 
 // spec returns the container of that name, or nil.

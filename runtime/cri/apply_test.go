@@ -132,6 +132,59 @@ func TestApply_RemovesUnusableSandboxAndContainer(t *testing.T) {
 	assert.NotEqual(t, second.Sandboxes[0].ID, last.Sandboxes[0].ID)
 }
 
+// RT-22: a runtime that can never clean up after a sandbox that has ended, as after a loss of
+// power, does not keep the pod from a new one. One that may still be busy does.
+func TestApply_LeavesSandboxThatCannotBeStopped(t *testing.T) {
+	for name, tc := range map[string]struct {
+		state  v1.PodSandboxState
+		answer codes.Code
+		left   bool
+	}{
+		"ended":                       {v1.PodSandboxState_SANDBOX_NOTREADY, codes.Unknown, true},
+		"ready":                       {v1.PodSandboxState_SANDBOX_READY, codes.Unknown, false},
+		"ended, runtime unavailable":  {v1.PodSandboxState_SANDBOX_NOTREADY, codes.Unavailable, false},
+		"ended, no answer":            {v1.PodSandboxState_SANDBOX_NOTREADY, codes.DeadlineExceeded, false},
+		"ended, but a container runs": {v1.PodSandboxState_SANDBOX_NOTREADY, codes.Internal, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, rec := newFake(), &fakeRecorder{}
+			f.addImage(busybox)
+			c := f.client(t, Config{Recorder: rec})
+			pod := onePod("main")
+			first := startPod(t, c, pod)
+			old := first.Sandboxes[0].ID
+			f.mu.Lock()
+			f.sandboxes[old].State = tc.state
+			f.mu.Unlock()
+			_, err := c.Pod(t.Context(), pod.UID)
+			require.NoError(t, err)
+			f.setBefore(func(_ context.Context, rpc string, _ any) error {
+				if rpc == "StopPodSandbox" || rpc == "StopContainer" {
+					return status.Error(tc.answer, "cached result: unexpected end of JSON input")
+				}
+				return nil
+			})
+			plan := []runtime.Action{
+				{Type: runtime.KillSandbox, ID: old}, {Type: runtime.CreateSandbox, Attempt: 1}, {Type: runtime.StartContainer, Container: "main", Attempt: 1},
+			}
+			if tc.answer == codes.Internal {
+				plan = append([]runtime.Action{{Type: runtime.KillContainer, Container: "main", ID: first.Containers[0].ID}}, plan...)
+			}
+			applied := c.Apply(t.Context(), pod, plan, runtime.RunOptions{})
+			p, err := c.Pod(t.Context(), pod.UID)
+			require.NoError(t, err)
+			if !tc.left {
+				assert.Equal(t, "KillPodSandboxError", applied.Failures[""].Reason)
+				assert.Len(t, p.Sandboxes, 1)
+				return
+			}
+			assert.Empty(t, applied.Failures)
+			assert.Len(t, p.Sandboxes, 2)
+			assert.Contains(t, rec.text(), "the old sandbox is left behind: StopPodSandbox "+old+": cached result: unexpected end of JSON input")
+		})
+	}
+}
+
 // RT-13: a runtime that lost its state does not reset restart counts.
 func TestRestartCountsSurviveALostRuntime(t *testing.T) {
 	f := newFake()
