@@ -20,7 +20,7 @@ var allowedImports = map[string][]string{
 	"podspec":                    {},
 	"kubeletconfig":              {"cgroup", "eviction", "imagegc", "logrotate", "node", "nodeshutdown", "podspec", "podsync", "podworkers", "runtime", "runtime/cri", "topology"},
 	"runtime":                    {"internal/capability", "internal/monotonic", "podspec"},
-	"runtime/cri":                {"internal/crilog", "internal/podnet", "internal/safe", "podspec", "runtime", "runtime/cri/internal/images", "runtime/cri/internal/translate"},
+	"runtime/cri":                {"internal/bootid", "internal/crilog", "internal/podnet", "internal/safe", "podspec", "runtime", "runtime/cri/internal/images", "runtime/cri/internal/translate"},
 	"runtime/provider":           {"internal/safe", "podspec", "podstream", "runtime", "runtime/internal/cristream"},
 	"runtime/embedded":           {"internal/capability", "internal/safe", "runtime/embedded/internal/reference", "runtime/embedded/internal/signals"},
 	"runtime/embedded/stream":    {"runtime/embedded", "runtime/internal/cristream"},

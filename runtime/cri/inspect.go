@@ -29,7 +29,7 @@ func (c *Client) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 		return runtime.Pod{}, err
 	}
 	p := runtime.Pod{UID: uid}
-	b := listing{pods: []runtime.Pod{p}, at: map[types.UID]int{uid: 0}}
+	b := listing{bootID: c.cfg.Node.BootID, pods: []runtime.Pod{p}, at: map[types.UID]int{uid: 0}}
 	for _, s := range sandboxes {
 		b.sandbox(s)
 		b.pods[0].Namespace, b.pods[0].Name = s.GetMetadata().GetNamespace(), s.GetMetadata().GetName()

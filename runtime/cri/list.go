@@ -27,7 +27,7 @@ func (c *Client) Pods(ctx context.Context) ([]runtime.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	var b listing
+	b := listing{bootID: c.cfg.Node.BootID}
 	for _, s := range sandboxes {
 		b.sandbox(s)
 	}
@@ -187,8 +187,9 @@ func collect[Req, Resp, Item any](ctx context.Context, c *Client, rpc string, un
 
 // listing groups list items by pod.
 type listing struct {
-	pods []runtime.Pod
-	at   map[types.UID]int // index in pods
+	bootID string
+	pods   []runtime.Pod
+	at     map[types.UID]int // index in pods
 }
 
 func (b *listing) pod(uid, namespace, name string) *runtime.Pod {
@@ -221,7 +222,7 @@ func (b *listing) container(ct *v1.Container) {
 		return
 	}
 	p := b.pod(uid, l[runtime.LabelPodNamespace], l[runtime.LabelPodName])
-	p.Containers = append(p.Containers, translate.ObservedContainer(ct))
+	p.Containers = append(p.Containers, translate.ObservedContainer(ct, b.bootID))
 }
 
 // newestFirst sorts sandboxes and containers by attempt, newest first, and those of one

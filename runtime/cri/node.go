@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sublet-dev/agent/internal/bootid"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
@@ -64,6 +65,9 @@ type Node struct {
 	MaskedPaths []string
 	// HostsFile is the node's own, for pods on the host network. [/etc/hosts]
 	HostsFile string
+	// BootID identifies the current boot of the machine that the containers run on: the
+	// back-off of a container that was started in another one is over. [the kernel's]
+	BootID string
 }
 
 // Check returns an error for each field that is invalid, as New would.
@@ -89,7 +93,7 @@ func (n *Node) translated() translate.Node {
 		MemoryCapacity: n.MemoryCapacity, LimitsSwap: n.Swap != RuntimeDefaultSwap && !n.NoSwapController,
 		CgroupV2: n.CgroupV2, SingleProcessOOMKill: n.SingleProcessOOMKill, MemoryQoS: n.MemoryQoS,
 		NoCPUQuota: n.NoCPUQuota, CPUQuotaPeriod: n.CPUQuotaPeriod, HugePageSizes: n.HugePageSizes,
-		SeccompRoot: n.SeccompRoot, SeccompDefault: n.SeccompDefault, MaskedPaths: n.MaskedPaths,
+		SeccompRoot: n.SeccompRoot, SeccompDefault: n.SeccompDefault, MaskedPaths: n.MaskedPaths, BootID: n.BootID,
 	}
 	if n.Swap == LimitedSwap {
 		out.SwapCapacity = n.SwapCapacity
@@ -116,6 +120,9 @@ func (n *Node) fill() error {
 	}
 	if n.HostsFile == "" {
 		n.HostsFile = "/etc/hosts"
+	}
+	if n.BootID == "" {
+		n.BootID = bootid.Read()
 	}
 	for _, p := range []string{n.SeccompRoot, n.HostsFile} {
 		if !filepath.IsAbs(p) {

@@ -18,7 +18,7 @@ func newSharedStrings() sharedStrings {
 		runtime.AnnotationHash, runtime.AnnotationRestartCount, runtime.AnnotationContainerType,
 		runtime.AnnotationTerminationMessagePath, runtime.AnnotationTerminationMessagePolicy,
 		runtime.AnnotationGracePeriod, runtime.AnnotationDeletionGracePeriod, runtime.AnnotationPreStop, runtime.AnnotationPorts,
-		runtime.AnnotationBackOffStep, runtime.AnnotationRestartGeneration,
+		runtime.AnnotationBackOffStep, runtime.AnnotationBackOffBoot, runtime.AnnotationRestartGeneration,
 		podspec.AnnotationSource, podspec.AnnotationHash, podspec.AnnotationFirstSeen, podspec.AnnotationStatic,
 		corev1.TerminationMessagePathDefault, string(corev1.TerminationMessageReadFile), corev1.NamespaceDefault,
 		runtime.Regular.String(), "0", "30",

@@ -43,7 +43,7 @@ func (tr *Translator) Container(in ContainerInput) (*v1.ContainerConfig, error) 
 			Image: in.Image.GetId(), UserSpecifiedImage: spec.Image, RuntimeHandler: RuntimeHandler(tr.Pod),
 		},
 		Command: expandAll(spec.Command, in.Env), Args: expandAll(spec.Args, in.Env), WorkingDir: spec.WorkingDir,
-		Labels: containerLabels(tr.Pod, spec.Name, tr.Owner), Annotations: containerAnnotations(tr.Pod, in),
+		Labels: containerLabels(tr.Pod, spec.Name, tr.Owner), Annotations: containerAnnotations(tr.Pod, in, tr.Node.BootID),
 		LogPath: logPath(spec.Name, in.Attempt), Mounts: in.Mounts, Devices: append(devices, injectedDevices(in.Injection)...), CDIDevices: cdiDevices(in.Injection),
 		Stdin: spec.Stdin, StdinOnce: spec.StdinOnce, Tty: spec.TTY, StopSignal: signal,
 		Linux: &v1.LinuxContainerConfig{Resources: tr.Resources(spec), SecurityContext: security},

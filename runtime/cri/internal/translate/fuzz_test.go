@@ -71,7 +71,7 @@ func FuzzObservedContainer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, key, value string) {
 		a := map[string]string{key: value}
-		ct := ObservedContainer(&v1.Container{Annotations: a})
+		ct := ObservedContainer(&v1.Container{Annotations: a}, "boot")
 		require.Equal(t, ct.GracePeriod, ObservedSandbox(&v1.PodSandbox{Annotations: a}).GracePeriod)
 		require.Equal(t, Ports(a), Ports(ct.Annotations))
 		require.GreaterOrEqual(t, ct.GracePeriod, time.Duration(0))

@@ -53,7 +53,7 @@ func containerLabels(pod *corev1.Pod, name, owner string) map[string]string {
 
 // containerAnnotations are what an agent that starts again needs to know of the
 // container, in the kubelet's keys where it has one.
-func containerAnnotations(pod *corev1.Pod, in ContainerInput) map[string]string {
+func containerAnnotations(pod *corev1.Pod, in ContainerInput, bootID string) map[string]string {
 	ct, a, attempt := in.Spec, in.Action, in.Attempt
 	out := maps.Clone(in.Injection.Annotations)
 	if out == nil {
@@ -68,6 +68,9 @@ func containerAnnotations(pod *corev1.Pod, in ContainerInput) map[string]string 
 	})
 	if a.BackOffStep > 0 {
 		out[runtime.AnnotationBackOffStep] = strconv.Itoa(a.BackOffStep)
+		if bootID != "" {
+			out[runtime.AnnotationBackOffBoot] = bootID
+		}
 	}
 	if a.RestartGeneration > 0 {
 		out[runtime.AnnotationRestartGeneration] = strconv.FormatUint(uint64(a.RestartGeneration), 10)

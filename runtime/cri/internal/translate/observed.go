@@ -71,15 +71,15 @@ func stateOf(s v1.ContainerState) runtime.ContainerState {
 }
 
 // ObservedContainer returns what a listing has of a container; AddContainerStatus
-// completes it.
-func ObservedContainer(ct *v1.Container) runtime.Container {
+// completes it. bootID is that of the current boot, or "" if it is unknown.
+func ObservedContainer(ct *v1.Container, bootID string) runtime.Container {
 	out := runtime.Container{
 		ID: ct.GetId(), Name: ct.GetMetadata().GetName(), SandboxID: ct.GetPodSandboxId(),
 		Attempt: ct.GetMetadata().GetAttempt(), State: stateOf(ct.GetState()), Created: at(ct.GetCreatedAt()),
 		Image: userImage(ct.GetImage()), ImageID: cmp.Or(ct.GetImageId(), ct.GetImageRef()),
 		Labels: ct.GetLabels(), Annotations: ct.GetAnnotations(),
 	}
-	fromAnnotations(&out, ct.GetAnnotations())
+	fromAnnotations(&out, ct.GetAnnotations(), bootID)
 	return out
 }
 
@@ -91,11 +91,14 @@ func userImage(spec *v1.ImageSpec) string {
 // fromAnnotations reads back what the agent that made the container left in its
 // annotations. Anything unreadable counts as not there: another agent may have
 // written it.
-func fromAnnotations(out *runtime.Container, a map[string]string) {
+func fromAnnotations(out *runtime.Container, a map[string]string, bootID string) {
 	out.Hash = a[runtime.AnnotationHash]
 	out.Type = kindFrom(a[runtime.AnnotationContainerType])
-	if step, err := strconv.ParseUint(a[runtime.AnnotationBackOffStep], 10, 31); err == nil {
-		out.BackOffStep = int(step)
+	// Containers that ended with the machine did not crash: no back-off outlasts a boot.
+	if boot := a[runtime.AnnotationBackOffBoot]; boot == "" || bootID == "" || boot == bootID {
+		if step, err := strconv.ParseUint(a[runtime.AnnotationBackOffStep], 10, 31); err == nil {
+			out.BackOffStep = int(step)
+		}
 	}
 	out.GracePeriod = GracePeriod(a)
 	if round, err := strconv.ParseUint(a[runtime.AnnotationRestartGeneration], 10, 32); err == nil {

@@ -55,7 +55,7 @@ func TestObservedContainer_ReadsBackAnnotations(t *testing.T) {
 			Id: "id", PodSandboxId: "sb", CreatedAt: 5, State: v1.ContainerState_CONTAINER_RUNNING, ImageId: "sha256:1", ImageRef: "reg/app@sha256:1",
 			Metadata: &v1.ContainerMetadata{Name: "main", Attempt: 1}, Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
 			Image: &v1.ImageSpec{Image: "sha256:1", UserSpecifiedImage: "app"},
-		})
+		}, "")
 		assert.Equal(t, runtime.Container{
 			ID: "id", SandboxID: "sb", Name: "main", Attempt: 4, State: runtime.Running, Created: time.Unix(0, 5),
 			Image: "app", ImageID: "sha256:1", Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
@@ -75,12 +75,12 @@ func TestObservedContainer_ForeignAnnotations(t *testing.T) {
 	got := ObservedContainer(&v1.Container{
 		State: v1.ContainerState_CONTAINER_CREATED, Metadata: &v1.ContainerMetadata{Attempt: 3}, ImageRef: "ref", Image: &v1.ImageSpec{Image: "app"},
 		Annotations: a,
-	})
+	}, "boot")
 	assert.Equal(t, runtime.Container{State: runtime.Created, Attempt: 3, Image: "app", ImageID: "ref", GracePeriod: 30 * time.Second, Annotations: a}, got)
 	assert.Empty(t, Ports(a))
 	assert.Empty(t, Ports(map[string]string{runtime.AnnotationPorts: `[{"containerPort":1},{"containerPort":"x"}]`}))
 	assert.Zero(t, GracePeriod(nil))
-	assert.Equal(t, runtime.Unknown, ObservedContainer(&v1.Container{State: v1.ContainerState_CONTAINER_UNKNOWN}).State)
+	assert.Equal(t, runtime.Unknown, ObservedContainer(&v1.Container{State: v1.ContainerState_CONTAINER_UNKNOWN}, "").State)
 }
 
 func TestObservedSandbox(t *testing.T) {

@@ -50,4 +50,6 @@ type Node struct {
 	SeccompDefault bool
 	// MaskedPaths are hidden besides those that always are.
 	MaskedPaths []string
+	// BootID identifies the current boot. ["": unknown]
+	BootID string
 }
