@@ -78,7 +78,7 @@ func TestVM_PowerLoss(t *testing.T) {
 			strings.TrimSpace(m.MustRun(t, `echo "$(ctr -n k8s.io containers ls -q | wc -l) containers and $(ls /var/lib/sublet/pods | wc -l) pods are there, $(grep -c ' /var/lib/sublet' /proc/mounts) mounts"`)))
 	}
 	// All that the cuts have left behind is removed, but for the last dead container of each pod, and its sandbox.
-	m.MustRun(t, "pkill -f etc/template.yaml; rm -f /etc/sublet/manifests/churn-*")
+	m.MustRun(t, "rm -f /etc/sublet/manifests/churn-*")
 	m.MustAwait(t, 2*time.Minute, `[ $(ctr -n k8s.io containers ls -q | wc -l) -le 12 ] && [ $(ctr -n k8s.io tasks ls -q | wc -l) = 6 ] && [ $(ls /var/lib/sublet/pods | wc -l) = 3 ]`,
 		"ctr -n k8s.io containers ls; ls /var/lib/sublet/pods; journalctl --no-pager -b -u nodeagent | tail -n 60")
 }
@@ -87,10 +87,9 @@ func TestVM_PowerLoss(t *testing.T) {
 func requireRunning(t *testing.T, m *vmtest.Machine) {
 	t.Helper()
 	m.MustAwait(t, time.Minute, `n=$(cat /var/lib/statuses/*stays-* | tr -d ' \n' | grep -o '"ready":true' | wc -l)
-r=0; for id in $(ctr -n k8s.io containers ls -q 'labels."io.kubernetes.container.name"==main' 'labels."io.kubernetes.pod.name"~=^stays-'); do
-  ctr -n k8s.io tasks ls | grep -q "^$id .*RUNNING" && r=$((r + 1))
-done
-[ "$n" = 3 ] && [ "$r" = 3 ]`, `systemctl status --no-pager nodeagent containerd; journalctl --no-pager -b -u nodeagent | tail -n 40; ls -l /var/lib/statuses; cat /var/lib/statuses/*stays-0*`)
+ids=$(ctr -n k8s.io containers ls -q 'labels."io.kubernetes.container.name"==main,labels."io.kubernetes.pod.name"~=^stays-')
+r=$(ctr -n k8s.io tasks ls | grep RUNNING | grep -c "$ids")
+[ "$n" = 3 ] && [ -n "$ids" ] && [ "$r" = 3 ]`, `systemctl status --no-pager nodeagent containerd; journalctl --no-pager -b -u nodeagent | tail -n 40; ls -l /var/lib/statuses; cat /var/lib/statuses/*stays-0*`)
 	require.Equal(t, "active\n", m.MustRun(t, "systemctl is-active nodeagent"))
 }
 

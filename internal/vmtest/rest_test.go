@@ -81,7 +81,7 @@ func TestAtRest_BesideKubelet(t *testing.T) {
 // awaitTasks waits until so many containers run, those of the sandboxes included.
 func awaitTasks(t *testing.T, m *vmtest.Machine, n int) {
 	t.Helper()
-	m.MustAwait(t, 2*time.Minute, fmt.Sprintf(`[ "$(ctr -n k8s.io tasks ls | grep -c RUNNING)" = %d ]`, n), "journalctl --no-pager -b | tail -n 60")
+	m.MustAwait(t, 5*time.Minute, fmt.Sprintf(`[ "$(ctr -n k8s.io tasks ls | grep -c RUNNING)" = %d ]`, n), "journalctl --no-pager -b | tail -n 60")
 }
 
 func measureAtRest(t *testing.T, m *vmtest.Machine, unit string) {
