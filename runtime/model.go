@@ -47,8 +47,8 @@ type Sandbox struct {
 	// From the labels and annotations that the agent set.
 	GracePeriod time.Duration // terminationGracePeriodSeconds of the pod
 	Source      string        // kubernetes.io/config.source of the pod
-	Labels      map[string]string
-	Annotations map[string]string
+	// Those of the runtime. An inspection may leave out what the other fields and those of the Pod have, and the owner.
+	Labels, Annotations map[string]string
 }
 
 // Container is one container of a Pod: one attempt at running it.
@@ -78,8 +78,8 @@ type Container struct {
 	RestartGeneration uint32 // previous restarts of all containers; see Action
 	GracePeriod       time.Duration
 	PreStop           *corev1.LifecycleHandler
-	Labels            map[string]string
-	Annotations       map[string]string
+	// Those of the runtime. An inspection may leave out what the other fields and those of the Pod have, and the owner.
+	Labels, Annotations map[string]string
 }
 
 // Resources are the actual resources of a container. A nil value is unlimited or not

@@ -83,8 +83,7 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 	owner := c.claims().owner
 	for i := range p.Sandboxes {
 		s := &p.Sandboxes[i]
-		c.strings.replaceIn(s.Labels, p, owner)
-		c.strings.replaceIn(s.Annotations, p, owner)
+		s.Labels, s.Annotations = c.strings.rest(s.Labels, p, owner), c.strings.rest(s.Annotations, p, owner)
 		if known.fillSandbox(s, time.Now()) {
 			continue
 		}
@@ -102,8 +101,7 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 		if known.fillContainer(ct) {
 			continue
 		}
-		c.strings.replaceIn(ct.Labels, p, owner)
-		c.strings.replaceIn(ct.Annotations, p, owner)
+		ct.Labels, ct.Annotations = c.strings.rest(ct.Labels, p, owner), c.strings.rest(ct.Annotations, p, owner)
 		g.Go(func() error {
 			st, err := c.containerStatus(ctx, ct.ID)
 			if err != nil {

@@ -111,8 +111,8 @@ func TestClient_MarksWhatItMakes(t *testing.T) {
 	pod := podOfUID("uid-1")
 	pod.Labels = map[string]string{runtime.LabelOwner: "somebody"}
 	p := startPod(t, c, pod)
-	assert.Equal(t, "node-1", p.Sandboxes[0].Labels[runtime.LabelOwner])
-	assert.Equal(t, "node-1", p.Containers[0].Labels[runtime.LabelOwner])
+	assert.Equal(t, "node-1", f.sandboxes[p.Sandboxes[0].ID].GetLabels()[runtime.LabelOwner])
+	assert.Equal(t, "node-1", f.containers[p.Containers[0].ID].GetLabels()[runtime.LabelOwner])
 
 	reported := f.client(t, Config{Owner: "mine"})
 	reported.SetOwner("node-1", nil)

@@ -28,6 +28,31 @@ func newSharedStrings() sharedStrings {
 	return s
 }
 
+// inFields are labels and annotations whose content an inspected Sandbox or Container has in its fields, or that count before its inspection ends.
+var inFields = map[string]bool{
+	runtime.LabelPodName: true, runtime.LabelPodNamespace: true, runtime.LabelPodUID: true, runtime.LabelContainerName: true,
+	podspec.AnnotationSource: true, runtime.AnnotationGracePeriod: true, runtime.AnnotationDeletionGracePeriod: true,
+	runtime.AnnotationHash: true, runtime.AnnotationRestartCount: true, runtime.AnnotationContainerType: true, runtime.AnnotationPreStop: true,
+	runtime.AnnotationBackOffStep: true, runtime.AnnotationBackOffBoot: true, runtime.AnnotationRestartGeneration: true,
+	runtime.AnnotationTerminationMessagePath: true, runtime.AnnotationTerminationMessagePolicy: true,
+}
+
+// rest returns what an inspection keeps of m, labels or annotations of something of the pod: what no field has. Nothing else may use m.
+func (s sharedStrings) rest(m map[string]string, pod *runtime.Pod, owner string) map[string]string {
+	var rest map[string]string
+	for key, value := range m {
+		if inFields[key] || key == runtime.LabelOwner && value == owner {
+			continue
+		}
+		if rest == nil {
+			rest = make(map[string]string)
+		}
+		rest[key] = value
+	}
+	s.replaceIn(rest, pod, owner)
+	return rest
+}
+
 // replaceIn replaces strings of m, labels or annotations of something of the pod, with equal ones. Nothing else may use m.
 func (s sharedStrings) replaceIn(m map[string]string, pod *runtime.Pod, owner string) {
 	for key, value := range m {

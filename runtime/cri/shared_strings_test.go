@@ -7,9 +7,35 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
+
+// An inspection keeps the labels and annotations that no field has; two thirds of a kilobyte of a pod are others.
+func TestPod_LeavesOutWhatFieldsHave(t *testing.T) {
+	f := newFake()
+	f.addImage(busybox)
+	c := f.client(t, Config{Owner: "one"})
+	pod := onePod("main")
+	pod.Labels = map[string]string{"app": "web"}
+	pod.Annotations = map[string]string{podspec.AnnotationSource: "file", podspec.AnnotationStatic: "true"}
+	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, Protocol: corev1.ProtocolTCP}}
+	pod.Spec.Containers[0].Lifecycle = sleepHook(3)
+	p := startPod(t, c, pod)
+	assert.Equal(t, map[string]string{"app": "web"}, p.Sandboxes[0].Labels)
+	assert.Equal(t, map[string]string{podspec.AnnotationStatic: "true"}, p.Sandboxes[0].Annotations)
+	assert.Equal(t, "file", p.Sandboxes[0].Source)
+	assert.Nil(t, p.Containers[0].Labels)
+	assert.Equal(t, map[string]string{runtime.AnnotationPorts: `[{"containerPort":80,"protocol":"TCP"}]`}, p.Containers[0].Annotations)
+	assert.Equal(t, int64(3), p.Containers[0].PreStop.Sleep.Seconds)
+
+	foreign, err := f.client(t, Config{Observer: true}).Pod(t.Context(), pod.UID)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]string{runtime.LabelOwner: "one"}, foreign.Containers[0].Labels, "another's owner is no field")
+}
 
 func TestSharedStrings(t *testing.T) {
 	pod := &runtime.Pod{UID: "some-uid", Namespace: "some-namespace", Name: "some-name"}
