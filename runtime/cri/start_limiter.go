@@ -14,6 +14,9 @@ import (
 // once, so that the oldest is finished first. How many there are follows the
 // throughput that was measured, see tuner.
 //
+// The first pod after a pause is alone until it has started, or firstAlone: it runs as early
+// as the machine lets it, and the others lose next to nothing.
+//
 // A slot that is held for much longer than starts take is lent to the next in
 // the queue, so that calls that hang delay no other pod.
 type limiter struct {
@@ -21,6 +24,7 @@ type limiter struct {
 
 	mu      sync.Mutex // guards the rest
 	tuner   concurrencyTuner
+	first   *time.Timer   // not nil: the first start after a pause is alone
 	typical time.Duration // how long a start holds a slot, smoothed; 0: not known
 	inUse   int
 	waiting *priority.Queue[*waiter] // by ticket
@@ -38,6 +42,11 @@ const (
 	slowFactor = 4
 	// ewmaDivisor is the part that the last start has in what is typical.
 	ewmaDivisor = 4
+	// firstAlone is long enough for the start of a pod on a machine that has nothing else
+	// to do, and little enough for the others.
+	firstAlone = 500 * time.Millisecond
+	// noEpoch is of leases that say nothing about the tuner's limit.
+	noEpoch = -1
 )
 
 func newLimiter(initial, most int, slotTimeout time.Duration) *limiter {
@@ -57,7 +66,7 @@ type slot struct {
 type lease struct {
 	timer *time.Timer
 	began time.Time
-	epoch int  // of the tuner
+	epoch int  // of the tuner, or noEpoch
 	ended bool // given back or lent; guarded by limiter.mu
 }
 
@@ -72,6 +81,14 @@ func (l *limiter) acquire(ctx context.Context, ticket uint64) (slot, error) {
 	if ticket == 0 {
 		l.tickets++
 		ticket = l.tickets
+	}
+	if l.inUse == 0 && l.waiting.Len() == 0 && l.first == nil {
+		l.first = time.AfterFunc(firstAlone, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.endFirst()
+			l.serve()
+		})
 	}
 	w := &waiter{ticket: ticket, ready: make(chan *lease, 1)}
 	queued := l.waiting.Push(w)
@@ -95,12 +112,31 @@ func (l *limiter) acquire(ctx context.Context, ticket uint64) (slot, error) {
 
 // serve gives out what is free. l.mu is held.
 func (l *limiter) serve() {
-	for l.waiting.Len() > 0 && l.inUse < l.tuner.limit {
+	for l.waiting.Len() > 0 && l.inUse < l.limit() {
 		w := l.waiting.Pop()
 		l.inUse++
 		given := &lease{began: time.Now(), epoch: l.tuner.epoch}
+		if l.first != nil {
+			given.epoch = noEpoch
+		}
 		given.timer = time.AfterFunc(l.slotTimeoutNow(), func() { l.expireSlot(given) })
 		w.ready <- given
+	}
+}
+
+// limit is how many slots there are now. l.mu is held.
+func (l *limiter) limit() int {
+	if l.first != nil {
+		return 1
+	}
+	return l.tuner.limit
+}
+
+// endFirst lets others start. l.mu is held.
+func (l *limiter) endFirst() {
+	if l.first != nil {
+		l.first.Stop()
+		l.first = nil
 	}
 }
 
@@ -152,6 +188,7 @@ func (s slot) release(started bool) {
 	}
 	s.lease.ended = true
 	s.lease.timer.Stop()
+	s.l.endFirst()
 	if started {
 		s.l.tuner.done(took, s.lease.epoch, s.l.waiting.Len() > 0)
 	}

@@ -40,6 +40,45 @@ func TestSlotsAreGivenInOrder(t *testing.T) {
 	})
 }
 
+// The first start after a pause has the machine for itself, but not for long.
+func TestTheFirstStartIsAlone(t *testing.T) {
+	for name, took := range map[string]time.Duration{"until it ends": 200 * time.Millisecond, "for half a second": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLimiter(3, 3, 2*time.Hour)
+				for range 2 { // after each pause
+					began := time.Now()
+					var mu sync.Mutex
+					var given []time.Duration
+					var wg sync.WaitGroup
+					for i := range 4 {
+						wg.Go(func() {
+							s, err := l.acquire(t.Context(), 0)
+							assert.NoError(t, err)
+							mu.Lock()
+							given = append(given, time.Since(began))
+							mu.Unlock()
+							if i == 0 {
+								time.Sleep(took)
+							} else {
+								time.Sleep(time.Minute)
+							}
+							s.release(false)
+						})
+						synctest.Wait()
+					}
+					wg.Wait()
+					alone, last := min(took, firstAlone), min(took, firstAlone)
+					if took > firstAlone { // the first has one of the three slots until that is lent
+						last = initialSlotTimeout
+					}
+					assert.Equal(t, []time.Duration{0, alone, alone, last}, given)
+				}
+			})
+		})
+	}
+}
+
 // A pod that gave its slot back to wait for something goes before pods that
 // came after it.
 func TestATicketKeepsItsPlace(t *testing.T) {
@@ -186,8 +225,8 @@ func TestSlowStartsAreDoubled(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		// 4, 8, 16, 32: four rounds, and not the fifteen of four at a time.
-		assert.Equal(t, 6*time.Second, time.Since(began))
+		// The first, and 4, 8, 16, 32: four rounds, and not the fifteen of four at a time.
+		assert.Equal(t, firstAlone+6*time.Second, time.Since(began))
 	})
 }
 
