@@ -28,20 +28,25 @@ func newSharedStrings() sharedStrings {
 	return s
 }
 
-// inFields are labels and annotations whose content an inspected Sandbox or Container has in its fields, or that count before its inspection ends.
-var inFields = map[string]bool{
-	runtime.LabelPodName: true, runtime.LabelPodNamespace: true, runtime.LabelPodUID: true, runtime.LabelContainerName: true,
-	podspec.AnnotationSource: true, runtime.AnnotationGracePeriod: true, runtime.AnnotationDeletionGracePeriod: true,
-	runtime.AnnotationHash: true, runtime.AnnotationRestartCount: true, runtime.AnnotationContainerType: true, runtime.AnnotationPreStop: true,
-	runtime.AnnotationBackOffStep: true, runtime.AnnotationBackOffBoot: true, runtime.AnnotationRestartGeneration: true,
-	runtime.AnnotationTerminationMessagePath: true, runtime.AnnotationTerminationMessagePolicy: true,
+// isInFields reports whether the content of a label or annotation is in the fields of an inspected Sandbox or Container, or counts
+// only before its inspection ends.
+func isInFields(key string) bool {
+	switch key {
+	case runtime.LabelPodName, runtime.LabelPodNamespace, runtime.LabelPodUID, runtime.LabelContainerName,
+		podspec.AnnotationSource, runtime.AnnotationGracePeriod, runtime.AnnotationDeletionGracePeriod,
+		runtime.AnnotationHash, runtime.AnnotationRestartCount, runtime.AnnotationContainerType, runtime.AnnotationPreStop,
+		runtime.AnnotationBackOffStep, runtime.AnnotationBackOffBoot, runtime.AnnotationRestartGeneration,
+		runtime.AnnotationTerminationMessagePath, runtime.AnnotationTerminationMessagePolicy:
+		return true
+	}
+	return false
 }
 
 // rest returns what an inspection keeps of m, labels or annotations of something of the pod: what no field has. Nothing else may use m.
 func (s sharedStrings) rest(m map[string]string, pod *runtime.Pod, owner string) map[string]string {
 	var rest map[string]string
 	for key, value := range m {
-		if inFields[key] || key == runtime.LabelOwner && value == owner {
+		if isInFields(key) || key == runtime.LabelOwner && value == owner {
 			continue
 		}
 		if rest == nil {

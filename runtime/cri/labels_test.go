@@ -69,3 +69,28 @@ func TestSharedStrings(t *testing.T) {
 		}
 	}
 }
+
+// RT-23: the step of a back-off is known to the next process, and counts in this boot only.
+func TestPod_BackOffEndsWithTheBoot(t *testing.T) {
+	f := newFake()
+	f.addImage(busybox)
+	after := func(boot string) (step int) {
+		c := f.client(t, Config{Node: Node{BootID: boot}})
+		inspected, err := c.Pod(t.Context(), "uid-1")
+		require.NoError(t, err)
+		listed, err := c.Pods(t.Context())
+		require.NoError(t, err)
+		require.Len(t, listed, 1)
+		require.Equal(t, inspected.Containers[0].BackOffStep, listed[0].Containers[0].BackOffStep)
+		return inspected.Containers[0].BackOffStep
+	}
+	plan := startAll(onePod("main"))
+	plan[1].BackOffStep = 2
+	require.Empty(t, f.client(t, Config{Node: Node{BootID: "first"}}).Apply(t.Context(), onePod("main"), plan, runtime.RunOptions{}).Failures)
+	assert.Equal(t, 2, after("first"))
+	assert.Zero(t, after("second"))
+	for _, ct := range f.containers {
+		delete(ct.GetAnnotations(), runtime.AnnotationBackOffBoot) // as one of an earlier version
+	}
+	assert.Equal(t, 2, after("second"))
+}
