@@ -247,8 +247,10 @@ func TestTracing_CancelledIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, memory := &recorder{}, podsource.NewMemory()
 		stop := runAgent(t, memory, nil, hooksOf(t, r))
-		memory.Put(newPod("stopped", "start-hang=true"), newPod("deleted", "start-hang=true"))
-		time.Sleep(5 * time.Second)
+		memory.Put(newPod("stopped", "start-hang=true"))
+		time.Sleep(time.Second) // the first start is alone for a moment
+		memory.Put(newPod("deleted", "start-hang=true"))
+		time.Sleep(4 * time.Second)
 		memory.Delete("default", "deleted")
 		time.Sleep(15 * time.Second)
 		stop()
@@ -256,8 +258,8 @@ func TestTracing_CancelledIsNoError(t *testing.T) {
 		cancelled := strings.Replace(image, "container", "cancelled=true container", 1)
 		assert.Contains(t, r.tree(t, "stopped"), "sync pod 30s {cancelled=true}\n")
 		assert.Contains(t, r.tree(t, "stopped"), "  start container 30s {"+cancelled+"}\n")
-		assert.Contains(t, r.tree(t, "deleted"), "sync pod 15s {cancelled=true}\n")
-		assert.Contains(t, r.tree(t, "deleted"), "  start container 15s {"+cancelled+"}\n")
+		assert.Contains(t, r.tree(t, "deleted"), "sync pod 14s {cancelled=true}\n")
+		assert.Contains(t, r.tree(t, "deleted"), "  start container 14s {"+cancelled+"}\n")
 		assert.Contains(t, r.tree(t, "deleted"), "terminate pod")
 		assert.NotContains(t, r.tree(t, "stopped")+r.tree(t, "deleted"), "ERROR")
 		assert.Empty(t, r.open())

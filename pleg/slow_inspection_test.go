@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/podcache"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -113,8 +114,10 @@ func TestGenerator_Uninspected(t *testing.T) {
 	}
 	rt.set(stoppedTestPod("slow"), false)
 	rt.set(stoppedTestPod("quick"), false)
+	idle, err := New(Config{Runtime: rt, Cache: new(podcache.Cache)})
+	require.NoError(t, err)
+	assert.Empty(t, idle.Uninspected(), "no relist yet")
 	inBubble(t, rt, Config{}, func(env *testEnv) {
-		assert.Empty(t, env.Uninspected(), "no relist yet")
 		env.after(10 * time.Millisecond)
 		assert.ElementsMatch(t, []types.UID{"slow", "quick"}, env.Uninspected())
 		assert.True(t, env.IsRunning("quick"), "it may run")
