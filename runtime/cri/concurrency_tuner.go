@@ -10,14 +10,16 @@ import "time"
 // that ended while others waited for their turn, since else the limit was not
 // the number under way, and that began under the limit of the time.
 //
-// Where starts take long, the time is most often spent waiting and not working:
-// then the limit is doubled round by round as long as that helps.
+// Where starts take long, and not because they slow each other down, the time is spent
+// waiting and not working: then the limit is doubled round by round as long as that helps.
 type concurrencyTuner struct {
 	limit, max int
 
 	epoch int           // grows with each change of limit
 	count int           // starts in the window
 	sum   time.Duration // of how long they took
+
+	alone time.Duration // how long the last start took that was alone; 0: not known
 
 	slowStarting bool    // the limit is being doubled
 	best         int     // the best limit so far, around which trials go
@@ -46,6 +48,8 @@ const (
 	rateWeight = 0.5
 	// slowStart is how long starts take, in seconds, where doubling is tried.
 	slowStart = 0.5
+	// maxStretch is how much longer than one alone starts may take where doubling is tried.
+	maxStretch = 2
 	// minDoublingGain is how much better twice as many at a time must be.
 	minDoublingGain = 1.4
 )
@@ -109,7 +113,8 @@ func (u *concurrencyTuner) double(rate float64) {
 		return
 	}
 	u.best, u.bestRate = u.limit, rate
-	if float64(u.limit)/rate < slowStart || u.limit == u.max {
+	took := float64(u.limit) / rate
+	if took < slowStart || u.alone > 0 && took > maxStretch*u.alone.Seconds() || u.limit == u.max {
 		u.slowStarting = false
 		return
 	}

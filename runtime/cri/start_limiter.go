@@ -15,7 +15,8 @@ import (
 // throughput that was measured, see tuner.
 //
 // The first pod after a pause is alone until it has started, or firstAlone: it runs as early
-// as the machine lets it, and the others lose next to nothing.
+// as the machine lets it, and the others lose next to nothing. How long it takes shows by how
+// much those that follow slow each other down.
 //
 // A slot that is held for much longer than starts take is lent to the next in
 // the queue, so that calls that hang delay no other pod.
@@ -188,6 +189,9 @@ func (s slot) release(started bool) {
 	}
 	s.lease.ended = true
 	s.lease.timer.Stop()
+	if started && s.l.first != nil {
+		s.l.tuner.alone = took
+	}
 	s.l.endFirst()
 	if started {
 		s.l.tuner.done(took, s.lease.epoch, s.l.waiting.Len() > 0)

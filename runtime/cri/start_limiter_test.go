@@ -244,6 +244,51 @@ func TestDoublingEndsWhereItDoesNotHelp(t *testing.T) {
 	assert.InDelta(t, 4, u.best, 1)
 }
 
+// Starts that take longer than one alone slow each other down: more at a time is not even tried, as all of them would
+// be late for nothing.
+func TestStartsThatSlowEachOtherAreNotDoubled(t *testing.T) {
+	for name, tc := range map[string]struct {
+		alone   time.Duration // how long one start takes
+		share   bool          // the starts share a processor
+		atLeast int           // how many are under way at the same time, at most
+		less    int
+	}{
+		"one processor for 300 ms": {300 * time.Millisecond, true, 5, 10},
+		"600 ms of waiting":        {600 * time.Millisecond, false, 64, 65},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLimiter(5, 64, time.Minute)
+				var mu sync.Mutex
+				running, most := 0, 0
+				var wg sync.WaitGroup
+				for range 200 {
+					wg.Go(func() {
+						s, err := l.acquire(t.Context(), 0)
+						assert.NoError(t, err)
+						mu.Lock()
+						running++
+						most = max(most, running)
+						took := tc.alone
+						if tc.share {
+							took *= time.Duration(running)
+						}
+						mu.Unlock()
+						time.Sleep(took)
+						mu.Lock()
+						running--
+						mu.Unlock()
+						s.release(true)
+					})
+				}
+				wg.Wait()
+				assert.GreaterOrEqual(t, most, tc.atLeast)
+				assert.Less(t, most, tc.less)
+			})
+		})
+	}
+}
+
 // Equal throughput is had with few at a time: the first pods are up earlier.
 func TestTheLimitDoesNotGrowForNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
