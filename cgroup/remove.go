@@ -93,6 +93,9 @@ func removeGroup(ctx context.Context, t tree, group string) error {
 
 // removeTree kills processes and removes cgroups until dir is removed or ctx is done.
 func removeTree(ctx context.Context, dir string) error {
+	if err := unix.Rmdir(dir); err == nil || isCgroupRemoved(err) {
+		return nil // it was empty, as that of a pod without containers is
+	}
 	pause := time.NewTicker(removePause)
 	defer pause.Stop()
 	for {
