@@ -47,8 +47,10 @@ type Config struct {
 	// in marked directories are removed with the logs. Default: none.
 	LinksDir string
 
-	Period       time.Duration // between collections. Default: 1m
-	RequestDelay time.Duration // between RequestCollection and the collection. Default: 500ms
+	Period time.Duration // between collections. Default: 1m
+	// RequestDelay is the minimum time between RequestCollection and the collection; where a
+	// look at all pods takes long, it is 20 times as long as that. Default: 500ms.
+	RequestDelay time.Duration
 	// RemovalInterval is the minimum time between two removals, so that other calls of
 	// the runtime are not delayed. Reclaim ignores it. Default: 20ms.
 	RemovalInterval time.Duration
@@ -94,6 +96,7 @@ type Collector struct {
 	collecting   chan struct{} // has one token, which the goroutine that collects owns
 	collectCh    chan struct{}
 	diskPressure atomic.Int32 // calls of Reclaim that wait or run
+	looking      atomic.Int64 // how long the last list and its plan took, and the look at the logs; nanoseconds
 }
 
 const (
@@ -102,6 +105,9 @@ const (
 	// relistAfter is the maximum age of a list. Thousands of removals take minutes, and
 	// pods remove their own containers meanwhile, so a long plan becomes outdated.
 	relistAfter = 10 * time.Second
+	// lookShare is the part of the time, one in so many, in which collections for requests look at
+	// all pods and logs. While thousands of pods end, there is a request at any time.
+	lookShare = 20
 )
 
 // New returns a Collector. It reports all errors in cfg at once and does no I/O.
@@ -151,7 +157,7 @@ func (c *Collector) Run(ctx context.Context) error {
 			return nil
 		case <-c.collectCh:
 			// Requests are debounced, because pods often terminate together.
-			next.Reset(c.cfg.RequestDelay)
+			next.Reset(max(c.cfg.RequestDelay, c.pause()))
 			select {
 			case <-ctx.Done():
 				return nil
@@ -168,6 +174,11 @@ func (c *Collector) Run(ctx context.Context) error {
 		}
 		next.Reset(c.cfg.Period)
 	}
+}
+
+// pause is the time between two looks at all pods: at most Config.Period.
+func (c *Collector) pause() time.Duration {
+	return min(lookShare*time.Duration(c.looking.Load()), c.cfg.Period)
 }
 
 // RequestCollection requests a collection soon, for example because a pod was deleted.
@@ -259,17 +270,24 @@ const (
 
 // runPass lists, plans and executes once. The list is released when it returns.
 func (c *Collector) runPass(ctx context.Context, r *pass) error {
+	startTime := time.Now()
 	pods, err := c.cfg.Containers.Pods(ctx)
 	if err != nil {
 		r.next = passDone
 		return fmt.Errorf("list pods: %w", err)
 	}
 	urgently := r.mode == modeUrgent
-	r.next, err = c.execute(ctx, Plan(pods, c.cfg.PodState, c.cfg.Policy, urgently, time.Now()), r)
+	plan := Plan(pods, c.cfg.PodState, c.cfg.Policy, urgently, time.Now())
+	looked := time.Since(startTime)
+	c.looking.Store(int64(looked))
+	r.next, err = c.execute(ctx, plan, r)
 	if r.next == passRelist {
 		return err
 	}
-	return errors.Join(err, c.cleanLogs(pods, urgently, r.result))
+	startTime = time.Now()
+	err = errors.Join(err, c.cleanLogs(pods, urgently, r.result))
+	c.looking.Store(int64(looked + time.Since(startTime)))
+	return err
 }
 
 func (c *Collector) execute(ctx context.Context, plan []Removal, r *pass) (next, error) {
@@ -328,7 +346,7 @@ func (c *Collector) shouldYield(m mode, startTime time.Time) (stop bool, then ne
 	if c.diskPressure.Load() > 0 {
 		return true, passDone
 	}
-	if m != modePaced || time.Since(startTime) < yieldAfter {
+	if m != modePaced || time.Since(startTime) < max(yieldAfter, c.pause()) {
 		return false, passDone
 	}
 	select {

@@ -85,6 +85,43 @@ func TestCollector_Relists(t *testing.T) {
 	}
 }
 
+// slowList takes a while for each list of all pods.
+type slowList struct {
+	*node
+
+	takes time.Duration
+}
+
+func (s *slowList) Pods(ctx context.Context) ([]runtime.Pod, error) {
+	time.Sleep(s.takes)
+	return s.node.Pods(ctx)
+}
+
+// While pods end all the time, collections look at all pods for a twentieth of the time, however many
+// these are.
+func TestCollector_LooksLessOftenWhereThatTakesLong(t *testing.T) {
+	for takes, atMost := range map[time.Duration]int{0: 121, 100 * time.Millisecond: 32, time.Second: 5, 10 * time.Second: 2} {
+		t.Run(takes.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &slowList{node: crowded(0), takes: takes}
+				c := collector(t, containergc.Config{Containers: n, PodState: podStates{}.of})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- c.Run(ctx) }()
+				for range 600 {
+					c.RequestCollection()
+					time.Sleep(100 * time.Millisecond)
+				}
+				lists := n.listed()
+				assert.LessOrEqual(t, lists, atMost)
+				assert.GreaterOrEqual(t, lists, atMost/2)
+				cancel()
+				require.NoError(t, <-done)
+			})
+		})
+	}
+}
+
 // A failure is reported although the list was renewed, or Reclaim took over, since.
 func TestCollector_ReturnsEarlierErrors(t *testing.T) {
 	boom := errors.New("boom")

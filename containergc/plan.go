@@ -242,7 +242,7 @@ func newest(pod *runtime.Pod) *runtime.Sandbox {
 }
 
 func byAge(list []Removal) {
-	slices.SortStableFunc(list, func(a, b Removal) int {
+	slices.SortFunc(list, func(a, b Removal) int {
 		return cmp.Or(a.Container.Created.Compare(b.Container.Created), cmp.Compare(a.Container.ID, b.Container.ID))
 	})
 }
