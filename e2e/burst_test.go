@@ -74,8 +74,9 @@ func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 	b.ReportMetric(ms(down), "raw-down-ms")
 	b.ReportMetric(float64(downAt), "raw-down-concurrency")
 	b.ReportMetric(float64(down)/float64(median(deleted)), "deletion/raw")
-	for _, c := range []int{1, 4, 30} {
+	for _, c := range concurrencies {
 		b.ReportMetric(ms(median(ups[c])), fmt.Sprintf("raw%d-up-ms", c))
+		b.ReportMetric(ms(median(downs[c])), fmt.Sprintf("raw%d-down-ms", c))
 		b.ReportMetric(float64(median(ups[c]))/float64(median(last)), fmt.Sprintf("throughput/raw%d", c))
 	}
 	if k := newKubelet(b, r, pods); k != nil {

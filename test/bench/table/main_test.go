@@ -56,6 +56,20 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// Four at a time is best in the median, though each run has another best one.
+func TestRun_ComparesWithTheBestOfAllRuns(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.txt"), []byte(`
+BenchmarkBurst/containerd-2.4/pods=30/busy=0-2 1 4000 last-ms 3000 raw30-up-ms 3900 raw4-up-ms 0.75 throughput/raw 2000 deleted-ms 1800 raw4-down-ms 0.9 deletion/raw
+BenchmarkBurst/containerd-2.4/pods=30/busy=0-2 1 4000 last-ms 4200 raw30-up-ms 3000 raw4-up-ms 0.75 throughput/raw 2000 deleted-ms 1900 raw4-down-ms 0.95 deletion/raw
+BenchmarkBurst/containerd-2.4/pods=30/busy=0-2 1 4000 last-ms 4200 raw30-up-ms 3800 raw4-up-ms 0.95 throughput/raw 2000 deleted-ms 2000 raw4-down-ms 1 deletion/raw
+`), 0o600))
+	var out bytes.Buffer
+	require.NoError(t, run(&out, dir, ""))
+	assert.Contains(t, out.String(), "| throughput / best raw calls | ≥ 0.95 | 0.95 | yes |\n")
+	assert.Contains(t, out.String(), "| deletion / best raw calls | ≥ 0.95 | 0.95 | yes |\n")
+}
+
 func TestRun_WithoutResults(t *testing.T) {
 	require.ErrorContains(t, run(io.Discard, t.TempDir(), ""), "no results of benchmarks")
 }
