@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -51,6 +52,11 @@ func eachContainerd(b *testing.B, f func(b *testing.B, r *benchEnv)) {
 // settled starts an agent and lets it run a pod, so that what follows measures
 // no agent's own start.
 func (r *benchEnv) settled(b *testing.B) *agentProcess {
+	left, err := filepath.Glob(filepath.Join(r.root, "agent", "pods", "raw-*"))
+	require.NoError(b, err)
+	for _, dir := range left { // or the agent would remove them during the measurement
+		require.NoError(b, os.RemoveAll(dir))
+	}
 	l := r.start(b)
 	l.up(b, r.pod("warm"))
 	l.down(b, 1)
