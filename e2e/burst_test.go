@@ -4,8 +4,10 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -13,11 +15,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// envParallel is how many starts the agents of bursts begin with at a time, instead of the default.
+const envParallel = "SUBLET_BENCH_PARALLEL_STARTS"
+
 // BenchmarkBurst starts many pods at once and deletes them at once, with the agent and with raw calls at several concurrencies, of
 // which the best counts; with the kubelet too, if there is one. Beside busy=1 a process computes all the time.
 func BenchmarkBurst(b *testing.B) {
 	eachRuntime(b, func(b *testing.B, r *benchEnv) {
 		r.tap.eventful = true
+		if n := os.Getenv(envParallel); n != "" {
+			var err error
+			r.cri.InitialParallelStarts, err = strconv.Atoi(n)
+			require.NoError(b, err, envParallel)
+		}
 		r.settled(b).stop()
 		for _, pods := range []int{30, 100} {
 			for busy := range 2 {
