@@ -1,12 +1,7 @@
 package podsync
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
-	"io"
-	"net"
-	"os"
 	"slices"
 	"strings"
 
@@ -15,11 +10,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-const (
-	maxHostname   = 63
-	maxResolvConf = 64 << 10
-	resolvedConf  = "/run/systemd/resolve/resolv.conf" // the name servers that systemd-resolved asks
-)
+const maxHostname = 63
 
 // hostname returns the host name of a pod and its domain. Both are empty for a pod on
 // the network of the host, for which the runtime sets the name of the host.
@@ -48,7 +39,8 @@ func hostname(pod *corev1.Pod, clusterDomain string) (name, domain string) {
 
 // resolver returns the DNS settings of a pod. An empty result means those of the node,
 // which the runtime provides without help.
-func resolver(pod *corev1.Pod, node Node) (runtime.DNS, error) {
+func (s *Syncer) resolver(pod *corev1.Pod) (runtime.DNS, error) {
+	node := s.cfg.Node
 	var d runtime.DNS
 	policy := pod.Spec.DNSPolicy
 	cluster := len(node.ClusterDNS) > 0 && (policy == corev1.DNSClusterFirstWithHostNet || policy == corev1.DNSClusterFirst && !pod.Spec.HostNetwork)
@@ -63,44 +55,17 @@ func resolver(pod *corev1.Pod, node Node) (runtime.DNS, error) {
 	default:
 		path := node.ResolvConf
 		if path == defaultResolvConf {
-			path = reachable(path, resolvedConf)
+			path = s.resolvConfs.reachable(path, resolvedConf)
 		}
 		if path == defaultResolvConf && pod.Spec.DNSConfig == nil {
 			return runtime.DNS{}, nil // runtimes copy that file themselves
 		}
 		var err error
-		if d, err = readResolvConf(path); err != nil {
+		if d, err = s.resolvConfs.read(path); err != nil {
 			return runtime.DNS{}, fmt.Errorf("read resolver configuration of the node: %w", err)
 		}
 	}
 	return withDNSConfig(d, pod.Spec.DNSConfig), nil
-}
-
-// reachable returns the file with the name servers of the node: path, or if that names only
-// a resolver on loopback, which pods do not reach, the one of systemd-resolved with those
-// that it asks itself.
-func reachable(path, resolved string) string {
-	d, err := readResolvConf(path)
-	if err != nil || len(d.Servers) == 0 || slices.ContainsFunc(d.Servers, func(s string) bool { return !net.ParseIP(s).IsLoopback() }) {
-		return path
-	}
-	if _, err := os.Stat(resolved); err != nil {
-		return path
-	}
-	return resolved
-}
-
-func readResolvConf(path string) (runtime.DNS, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return runtime.DNS{}, err
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	b, err := io.ReadAll(io.LimitReader(f, maxResolvConf))
-	if err != nil {
-		return runtime.DNS{}, err
-	}
-	return parseResolvConf(b), nil
 }
 
 // withDNSConfig adds spec.dnsConfig. Its options replace options of the same name.
@@ -132,23 +97,4 @@ func unique(s []string) []string {
 		}
 	}
 	return out
-}
-
-func parseResolvConf(b []byte) runtime.DNS {
-	var d runtime.DNS
-	for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {
-		f := strings.Fields(sc.Text())
-		if len(f) < 2 {
-			continue
-		}
-		switch f[0] {
-		case "nameserver":
-			d.Servers = append(d.Servers, f[1])
-		case "search":
-			d.Searches = f[1:]
-		case "options":
-			d.Options = f[1:]
-		}
-	}
-	return d
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -48,7 +49,8 @@ func TestResolver(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := resolver(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: tt.spec}, tt.node)
+			s := &Syncer{cfg: Config{Node: tt.node}}
+			got, err := s.resolver(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: tt.spec})
 			require.NoError(t, err)
 			require.Equal(t, tt.want, got)
 		})
@@ -57,6 +59,7 @@ func TestResolver(t *testing.T) {
 
 // Pods do not reach the stub resolver of systemd-resolved on the node's loopback.
 func TestReachable(t *testing.T) {
+	var r resolvConfs
 	dir := t.TempDir()
 	etc, resolved, none := filepath.Join(dir, "etc"), filepath.Join(dir, "resolved"), filepath.Join(dir, "none")
 	require.NoError(t, os.WriteFile(resolved, []byte("nameserver 10.0.0.2\n"), 0o600))
@@ -70,9 +73,47 @@ func TestReachable(t *testing.T) {
 		{"search example.com\n", resolved, etc},
 	} {
 		require.NoError(t, os.WriteFile(etc, []byte(tt.text), 0o600))
-		require.Equal(t, tt.want, reachable(etc, tt.resolved), tt.text)
+		require.Equal(t, tt.want, r.reachable(etc, tt.resolved), tt.text)
 	}
-	require.Equal(t, none, reachable(none, resolved))
+	require.Equal(t, none, r.reachable(none, resolved))
+}
+
+// A file that has not changed is not read again, and one that has is: also when it was replaced, or written with
+// the same length.
+func TestResolvConfs_Read(t *testing.T) {
+	var r resolvConfs
+	path := filepath.Join(t.TempDir(), "resolv.conf")
+	past := time.Now().Add(-time.Hour)
+	write := func(path, server string, at time.Time) {
+		require.NoError(t, os.WriteFile(path, []byte("nameserver "+server+"\n"), 0o600))
+		require.NoError(t, os.Chtimes(path, at, at))
+	}
+	requireServer := func(want string) {
+		t.Helper()
+		d, err := r.read(path)
+		require.NoError(t, err)
+		require.Equal(t, runtime.DNS{Servers: []string{want}}, d)
+		d.Servers[0] = "the caller's"
+	}
+	_, err := r.read(path)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	write(path, "10.0.0.1", past)
+	requireServer("10.0.0.1")
+	write(path, "10.0.0.2", past)
+	requireServer("10.0.0.1") // nothing shows that it was written
+	write(path, "10.0.0.3", past.Add(time.Second))
+	requireServer("10.0.0.3")
+	write(path+".new", "10.0.0.4", past.Add(time.Second))
+	require.NoError(t, os.Rename(path+".new", path))
+	requireServer("10.0.0.4")
+	now := time.Now()
+	write(path, "10.0.0.5", now)
+	requireServer("10.0.0.5")
+	write(path, "10.0.0.6", now) // in the same tick of the clock
+	requireServer("10.0.0.6")
+	require.NoError(t, os.Remove(path))
+	_, err = r.read(path)
+	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func TestHostname(t *testing.T) {

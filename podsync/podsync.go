@@ -234,7 +234,8 @@ func (c *Config) fill() error {
 
 // Syncer executes the transactions of pods. It is a podworkers.Syncer.
 type Syncer struct {
-	cfg Config
+	cfg         Config
+	resolvConfs resolvConfs
 
 	mu   sync.Mutex // guards pods; held over memory only
 	pods map[types.UID]*podState

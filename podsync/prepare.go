@@ -33,7 +33,7 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (op
 		NodeName: s.cfg.Node.Name, HostIPs: s.cfg.Node.IPs, Allocatable: s.cfg.Node.Allocatable, Objects: s.cfg.Objects,
 	}
 	opts.Hostname, opts.ClusterDomain = hostname(pod, s.cfg.Node.ClusterDomain)
-	if opts.DNS, err = resolver(pod, s.cfg.Node); err != nil {
+	if opts.DNS, err = s.resolver(pod); err != nil {
 		return opts, reasonDirectory, err
 	}
 	if opts.Dir, opts.LogDir, err = s.makeDirs(pod, st); err != nil {

@@ -1,0 +1,113 @@
+package podsync
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+const (
+	maxResolvConf = 64 << 10
+	resolvedConf  = "/run/systemd/resolve/resolv.conf" // the name servers that systemd-resolved asks
+)
+
+// resolvConfs has the resolver configurations of the node. Each sync of a pod needs one, and
+// they hardly ever change. The zero value is ready for use.
+type resolvConfs struct {
+	mu    sync.Mutex
+	files map[string]resolvConf
+}
+
+// resolvConf is a file as it was read.
+type resolvConf struct {
+	info os.FileInfo
+	dns  runtime.DNS
+}
+
+// reachable returns the file with the name servers of the node: path, or if that names only
+// a resolver on loopback, which pods do not reach, the one of systemd-resolved with those
+// that it asks itself.
+func (r *resolvConfs) reachable(path, resolved string) string {
+	d, err := r.read(path)
+	if err != nil || len(d.Servers) == 0 || slices.ContainsFunc(d.Servers, func(s string) bool { return !net.ParseIP(s).IsLoopback() }) {
+		return path
+	}
+	if _, err := os.Stat(resolved); err != nil {
+		return path
+	}
+	return resolved
+}
+
+// read returns what a file says, which belongs to the caller. It reads only a file that has changed.
+func (r *resolvConfs) read(path string) (runtime.DNS, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	had, known := r.files[path]
+	if info, err := os.Stat(path); !known || err != nil || !had.isCurrent(info) {
+		delete(r.files, path)
+		if had, err = readResolvConf(path); err != nil {
+			return runtime.DNS{}, err
+		}
+		if had.isSettled() {
+			if r.files == nil {
+				r.files = make(map[string]resolvConf)
+			}
+			r.files[path] = had
+		}
+	}
+	d := had.dns
+	return runtime.DNS{Servers: slices.Clone(d.Servers), Searches: slices.Clone(d.Searches), Options: slices.Clone(d.Options)}, nil
+}
+
+// isCurrent reports whether a file was neither replaced nor written since it was read.
+func (c resolvConf) isCurrent(now os.FileInfo) bool {
+	return os.SameFile(c.info, now) && c.info.Size() == now.Size() && c.info.ModTime().Equal(now.ModTime())
+}
+
+// isSettled reports whether a change of the file shows by its time: one that was written a
+// moment ago may be written once more before the clock of the file system moves.
+func (c resolvConf) isSettled() bool { return time.Since(c.info.ModTime()) > time.Second }
+
+func readResolvConf(path string) (resolvConf, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return resolvConf{}, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	info, err := f.Stat()
+	if err != nil {
+		return resolvConf{}, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxResolvConf))
+	if err != nil {
+		return resolvConf{}, err
+	}
+	return resolvConf{info, parseResolvConf(b)}, nil
+}
+
+func parseResolvConf(b []byte) runtime.DNS {
+	var d runtime.DNS
+	for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {
+		f := strings.Fields(sc.Text())
+		if len(f) < 2 {
+			continue
+		}
+		switch f[0] {
+		case "nameserver":
+			d.Servers = append(d.Servers, f[1])
+		case "search":
+			d.Searches = f[1:]
+		case "options":
+			d.Options = f[1:]
+		}
+	}
+	return d
+}
