@@ -48,8 +48,8 @@ type Config struct {
 	LinksDir string
 
 	Period time.Duration // between collections. Default: 1m
-	// RequestDelay is the minimum time between RequestCollection and the collection; where a
-	// look at all pods takes long, it is 20 times as long as that. Default: 500ms.
+	// RequestDelay is the minimum time between RequestCollection and the collection, which
+	// is also 20 times the time that the last list of all pods took. Default: 500ms.
 	RequestDelay time.Duration
 	// RemovalInterval is the minimum time between two removals, so that other calls of
 	// the runtime are not delayed. Reclaim ignores it. Default: 20ms.
@@ -96,7 +96,7 @@ type Collector struct {
 	collecting   chan struct{} // has one token, which the goroutine that collects owns
 	collectCh    chan struct{}
 	diskPressure atomic.Int32 // calls of Reclaim that wait or run
-	looking      atomic.Int64 // how long the last list and its plan took, and the look at the logs; nanoseconds
+	listTime     atomic.Int64 // how long the last list of all pods and logs took, and its plan; nanoseconds
 }
 
 const (
@@ -105,9 +105,9 @@ const (
 	// relistAfter is the maximum age of a list. Thousands of removals take minutes, and
 	// pods remove their own containers meanwhile, so a long plan becomes outdated.
 	relistAfter = 10 * time.Second
-	// lookShare is the part of the time, one in so many, in which collections for requests look at
+	// listShare is the part of the time, one in so many, in which collections for requests list
 	// all pods and logs. While thousands of pods end, there is a request at any time.
-	lookShare = 20
+	listShare = 20
 )
 
 // New returns a Collector. It reports all errors in cfg at once and does no I/O.
@@ -176,9 +176,9 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// pause is the time between two looks at all pods: at most Config.Period.
+// pause is the minimum time between two lists for requests. It is not longer than Config.Period.
 func (c *Collector) pause() time.Duration {
-	return min(lookShare*time.Duration(c.looking.Load()), c.cfg.Period)
+	return min(listShare*time.Duration(c.listTime.Load()), c.cfg.Period)
 }
 
 // RequestCollection requests a collection soon, for example because a pod was deleted.
@@ -278,15 +278,15 @@ func (c *Collector) runPass(ctx context.Context, r *pass) error {
 	}
 	urgently := r.mode == modeUrgent
 	plan := Plan(pods, c.cfg.PodState, c.cfg.Policy, urgently, time.Now())
-	looked := time.Since(startTime)
-	c.looking.Store(int64(looked))
+	listTook := time.Since(startTime)
+	c.listTime.Store(int64(listTook))
 	r.next, err = c.execute(ctx, plan, r)
 	if r.next == passRelist {
 		return err
 	}
 	startTime = time.Now()
 	err = errors.Join(err, c.cleanLogs(pods, urgently, r.result))
-	c.looking.Store(int64(looked + time.Since(startTime)))
+	c.listTime.Store(int64(listTook + time.Since(startTime)))
 	return err
 }
 

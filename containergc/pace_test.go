@@ -97,9 +97,9 @@ func (s *slowList) Pods(ctx context.Context) ([]runtime.Pod, error) {
 	return s.node.Pods(ctx)
 }
 
-// While pods end all the time, collections look at all pods for a twentieth of the time, however many
+// While pods end all the time, collections list all pods for a twentieth of the time, however many
 // these are.
-func TestCollector_LooksLessOftenWhereThatTakesLong(t *testing.T) {
+func TestCollector_ListsLessOftenWhereThatTakesLong(t *testing.T) {
 	for takes, atMost := range map[time.Duration]int{0: 121, 100 * time.Millisecond: 32, time.Second: 5, 10 * time.Second: 2} {
 		t.Run(takes.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

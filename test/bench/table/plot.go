@@ -17,7 +17,7 @@ var series = []struct{ name, unit, mark, color string }{ //nolint:gochecknogloba
 // The geometry of the plot, in pixels.
 const (
 	plotWidth  = 760
-	labelWidth = 220
+	labelWidth = 250
 	barHeight  = 16
 	groupGap   = 18
 	topMargin  = 64

@@ -51,20 +51,20 @@ func (r results) value(benchmark, unit string) (float64, bool) {
 // run another one: the best of several single measurements is better than what any concurrency reaches.
 func (r results) compareWithBest() {
 	for name, units := range r {
-		for _, ratio := range []struct{ unit, raw, agent string }{
-			{"throughput/raw", "up-ms", "last-ms"},
-			{"deletion/raw", "down-ms", "deleted-ms"},
+		for _, c := range []struct{ work, agent, best, ratio string }{
+			{"up", "last-ms", "raw-up-ms", "throughput/raw"},
+			{"down", "deleted-ms", "raw-down-ms", "deletion/raw"},
 		} {
-			agent, ok := r.value(name, ratio.agent)
+			agent, ok := r.value(name, c.agent)
 			best := math.Inf(1)
 			for unit := range units {
-				if rawCalls.MatchString(unit) && strings.HasSuffix(unit, ratio.raw) {
+				if m := rawCalls.FindStringSubmatch(unit); m != nil && m[1] == c.work {
 					v, _ := r.value(name, unit)
 					best = min(best, v)
 				}
 			}
 			if ok && !math.IsInf(best, 1) {
-				units[ratio.unit] = []float64{best / agent}
+				units[c.best], units[c.ratio] = []float64{best}, []float64{best / agent}
 			}
 		}
 	}
