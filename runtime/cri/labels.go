@@ -1,29 +1,20 @@
 package cri
 
 import (
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// sharedStrings has the strings that labels and annotations of most sandboxes and containers consist of, by themselves. Each message of
-// the runtime has its own copies, which would be kept as long as the pod: half a kilobyte.
+// sharedStrings has the keys of labels and annotations that inspections keep of many sandboxes and containers, by themselves. Each message
+// of the runtime has its own copies, which would be kept as long as the pod.
 type sharedStrings map[string]string
 
 func newSharedStrings() sharedStrings {
 	s := sharedStrings{}
-	for _, text := range []string{
-		runtime.LabelPodName, runtime.LabelPodNamespace, runtime.LabelPodUID, runtime.LabelContainerName, runtime.LabelOwner,
-		runtime.AnnotationHash, runtime.AnnotationRestartCount, runtime.AnnotationContainerType,
-		runtime.AnnotationTerminationMessagePath, runtime.AnnotationTerminationMessagePolicy,
-		runtime.AnnotationGracePeriod, runtime.AnnotationDeletionGracePeriod, runtime.AnnotationPreStop, runtime.AnnotationPorts,
-		runtime.AnnotationBackOffStep, runtime.AnnotationBackOffBoot, runtime.AnnotationRestartGeneration,
-		podspec.AnnotationSource, podspec.AnnotationHash, podspec.AnnotationFirstSeen, podspec.AnnotationStatic,
-		corev1.TerminationMessagePathDefault, string(corev1.TerminationMessageReadFile), corev1.NamespaceDefault,
-		runtime.Regular.String(), "0", "30",
+	for _, key := range []string{
+		runtime.LabelOwner, runtime.AnnotationPorts, podspec.AnnotationHash, podspec.AnnotationFirstSeen, podspec.AnnotationStatic,
 	} {
-		s[text] = text
+		s[key] = key
 	}
 	return s
 }
@@ -42,7 +33,8 @@ func isInFields(key string) bool {
 	return false
 }
 
-// rest returns what an inspection keeps of m, labels or annotations of something of the pod: what no field has. Nothing else may use m.
+// rest returns what an inspection keeps of m, labels or annotations of something of the pod: what no field has. It shares the strings
+// that others have, too.
 func (s sharedStrings) rest(m map[string]string, pod *runtime.Pod, owner string) map[string]string {
 	var rest map[string]string
 	for key, value := range m {
@@ -52,15 +44,6 @@ func (s sharedStrings) rest(m map[string]string, pod *runtime.Pod, owner string)
 		if rest == nil {
 			rest = make(map[string]string)
 		}
-		rest[key] = value
-	}
-	s.replaceIn(rest, pod, owner)
-	return rest
-}
-
-// replaceIn replaces strings of m, labels or annotations of something of the pod, with equal ones. Nothing else may use m.
-func (s sharedStrings) replaceIn(m map[string]string, pod *runtime.Pod, owner string) {
-	for key, value := range m {
 		if shared, ok := s[key]; ok {
 			key = shared
 		}
@@ -71,13 +54,8 @@ func (s sharedStrings) replaceIn(m map[string]string, pod *runtime.Pod, owner st
 			value = pod.Name
 		case pod.Namespace:
 			value = pod.Namespace
-		case owner:
-			value = owner
-		default:
-			if shared, ok := s[value]; ok {
-				value = shared
-			}
 		}
-		m[key] = value // replaces the key too, which is equal
+		rest[key] = value
 	}
+	return rest
 }

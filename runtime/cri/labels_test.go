@@ -42,8 +42,8 @@ func TestSharedStrings(t *testing.T) {
 	const owner = "some-owner"
 	newMap := func() map[string]string {
 		m := map[string]string{
-			runtime.LabelPodUID: "some-uid", runtime.LabelPodNamespace: "some-namespace", runtime.LabelPodName: "some-name",
-			runtime.LabelOwner: owner, runtime.AnnotationTerminationMessagePath: "/dev/termination-log", "user": "value", "empty": "",
+			podspec.AnnotationHash: "some-uid", podspec.AnnotationFirstSeen: "some-namespace", podspec.AnnotationStatic: "some-name",
+			runtime.AnnotationPorts: "", "user": "value", "empty": "",
 		}
 		own := make(map[string]string, len(m))
 		for k, v := range m {
@@ -53,10 +53,9 @@ func TestSharedStrings(t *testing.T) {
 	}
 	a, b := newMap(), newMap()
 	want := maps.Clone(a)
-	for _, m := range []map[string]string{a, b, nil} {
-		newSharedStrings().replaceIn(m, pod, owner)
-	}
+	a, b = newSharedStrings().rest(a, pod, owner), newSharedStrings().rest(b, pod, owner)
 	assert.Equal(t, want, a)
+	assert.Nil(t, newSharedStrings().rest(nil, pod, owner))
 	keys := map[string]*byte{}
 	for k := range a {
 		keys[k] = unsafe.StringData(k)
