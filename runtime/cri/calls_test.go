@@ -116,13 +116,6 @@ func TestClient_CgroupDriver(t *testing.T) {
 	}
 }
 
-// Who reads that runc wants slices learns which setting that is about.
-func TestError_NamesTheCgroupDriver(t *testing.T) {
-	err := newError(t.Context(), t.Context(), "RunPodSandbox", "ns/web", time.Second, status.Error(codes.Unknown,
-		`runc create failed: expected cgroupsPath to be of format "slice:prefix:name" for systemd cgroups, got "/kubepods/x" instead`))
-	assert.ErrorContains(t, err, "Node.CgroupDriver")
-}
-
 // A real runtime tells its driver in one way or the other.
 func TestClient_CgroupDriverOfContainerd(t *testing.T) {
 	c, _ := lab(t)

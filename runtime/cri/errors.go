@@ -87,18 +87,29 @@ func kindOf(code codes.Code) error {
 func newError(parent, call context.Context, rpc, subject string, limit time.Duration, err error) *Error {
 	st := status.Convert(err)
 	e := &Error{RPC: rpc, Subject: subject, status: st, kind: kindOf(st.Code())}
+	ended := contextError(parent)
 	switch {
-	case parent.Err() != nil:
-		e.cause = parent.Err()
-		if errors.Is(e.cause, context.DeadlineExceeded) {
-			e.kind = runtime.ErrDeadlineExceeded
-		}
-	case errors.Is(call.Err(), context.DeadlineExceeded):
-		e.cause, e.kind, e.Timeout = call.Err(), runtime.ErrDeadlineExceeded, limit
+	case ended != nil:
+		e.cause = ended
+	case errors.Is(contextError(call), context.DeadlineExceeded):
+		e.cause, e.Timeout = context.DeadlineExceeded, limit
 	case st.Code() == codes.Canceled:
 		e.cause = context.Canceled
 	}
+	if errors.Is(e.cause, context.DeadlineExceeded) {
+		e.kind = runtime.ErrDeadlineExceeded
+	}
 	return e
+}
+
+// contextError returns ctx.Err, and context.DeadlineExceeded as soon as the
+// deadline of ctx has passed: the runtime knows it too, and may end the call
+// before the timer of ctx has run.
+func contextError(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // do makes one unary call within limit and names it in the error.
