@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -47,7 +47,9 @@ func (r *benchEnv) raw(t testing.TB, n int) []*rawPod {
 		m.Name, m.Uid = name, name
 		p.sandbox.Config.LogDirectory = rename(p.sandbox.GetConfig().GetLogDirectory())
 		p.sandbox.Config.Linux.CgroupParent = rename(p.sandbox.GetConfig().GetLinux().GetCgroupParent())
-		r.removeCgroup(t, p.sandbox.GetConfig().GetLinux().GetCgroupParent())
+		if parent := p.sandbox.GetConfig().GetLinux().GetCgroupParent(); parent != "" { // the runtime is to make it, as the agent does for each pod
+			containerdtest.RemoveCgroups(parent)
+		}
 		delete(p.sandbox.Config.Labels, runtime.LabelPodUID)
 		delete(p.container.Config.Labels, runtime.LabelPodUID) // the next agent must not take it for one of its own
 		p.container.SandboxConfig = p.sandbox.Config
@@ -62,24 +64,6 @@ func (r *benchEnv) raw(t testing.TB, n int) []*rawPod {
 		pods[i] = p
 	}
 	return pods
-}
-
-// removeCgroup removes the cgroup that an earlier raw pod of that name has left: the runtime is to make it, as the agent
-// does for each pod.
-func (r *benchEnv) removeCgroup(t testing.TB, parent string) {
-	t.Helper()
-	if parent == "" {
-		return
-	}
-	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
-		left, err := filepath.Glob(filepath.Join(root, parent))
-		require.NoError(t, err)
-		for _, dir := range left {
-			if err := os.Remove(dir); !errors.Is(err, fs.ErrNotExist) { // two links lead to some hierarchies
-				require.NoError(t, err)
-			}
-		}
-	}
 }
 
 // up makes three calls.
