@@ -240,6 +240,7 @@ func (g *Generator) inspect(in *inspection) {
 	}
 	g.finish(in)
 	close(in.done)
+	g.delete(g.takeAbsent(time.Now()))
 	if h := g.cfg.Hooks.Inspected; h != nil {
 		h(uid, in.begunAt.Sub(in.queuedAt), duration, err)
 	}
@@ -290,6 +291,9 @@ func (g *Generator) succeed(r *podRecord, in *inspection) {
 	if r.retryTimer != nil {
 		r.retryTimer.Stop()
 		r.retryTimer = nil
+	}
+	if r.observed.IsEmpty() {
+		g.absent = append(g.absent, absentPod{r, r.observedAt})
 	}
 	g.inspectInit(r)
 }

@@ -168,6 +168,7 @@ type Generator struct {
 	stopped   bool
 	wg        sync.WaitGroup // of inspections; nothing is added once stopped
 	pods      map[types.UID]*podRecord
+	absent    []absentPod            // in the order in which they were found
 	syncing   map[types.UID]struct{} // between SyncStarted and SyncEnded
 	seq       uint64                 // counts deferred changes
 	relistSeq uint64                 // counts relists

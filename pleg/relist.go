@@ -156,8 +156,7 @@ func (c *comparison) compareUnlisted(r *podRecord, startTime time.Time) {
 	case !r.observed.IsEmpty():
 		c.markChanged(r, unlistedFingerprint)
 	case r.isIdle() && r.observedAt.Before(startTime):
-		r.current = &inspection{r: r} // no inspection may begin before the cache entry is deleted
-		c.absent = append(c.absent, r)
+		c.absent = append(c.absent, r.reserve())
 	case r.observedAt.IsZero():
 		c.g.markAbsent(r, startTime)
 	}
@@ -173,24 +172,6 @@ func (c *comparison) markChanged(r *podRecord, fingerprint uint64) {
 	r.listedFingerprint = fingerprint
 	c.g.deferInspection(r)
 	c.changed++
-}
-
-// delete removes pods that are absent from the runtime. A pod for which an
-// inspection was requested meanwhile is kept, and inspected after the relist.
-func (g *Generator) delete(absent []*podRecord) {
-	for _, r := range absent {
-		safe.Do(g.cfg.Logger, "delete pod", func() { g.cfg.Cache.Delete(r.uid) })
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, r := range absent {
-		r.current = nil
-		if r.isIdle() {
-			delete(g.pods, r.uid)
-		} else if r.next != nil {
-			g.enqueue(r.next)
-		}
-	}
 }
 
 // markAbsent completes the queued inspection of a pod that the first relist did
