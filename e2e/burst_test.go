@@ -18,8 +18,8 @@ import (
 // envParallel is how many starts the agents of bursts begin with at a time, instead of the default.
 const envParallel = "SUBLET_BENCH_PARALLEL_STARTS"
 
-// BenchmarkBurst starts many pods at once and deletes them at once, with the agent and with raw calls at several concurrencies, of
-// which the best counts; with the kubelet too, if there is one. Beside busy=1 a process computes all the time.
+// BenchmarkBurst starts many pods at once and deletes them at once, with the agent and, in turns, with raw calls at several
+// concurrencies, of which the best counts; with the kubelet too, if there is one. Beside busy=1 a process computes all the time.
 func BenchmarkBurst(b *testing.B) {
 	eachRuntime(b, func(b *testing.B, r *benchEnv) {
 		r.tap.eventful = true
@@ -37,28 +37,28 @@ func BenchmarkBurst(b *testing.B) {
 	})
 }
 
-// burst measures one burst per iteration.
+// burst measures one burst of the agent and of raw calls for each concurrency per iteration.
 func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 	keepBusy(b, busy)
 	concurrencies := []int{1, 4, 8, 30}
 	firsts, ups, downs := map[int][]time.Duration{}, map[int][]time.Duration{}, map[int][]time.Duration{}
 	var single, first, middle, last, deleted []time.Duration
 	for b.Loop() {
-		l := r.settled(b)
-		took := l.up(b, r.burstPods(pods)...)
-		b.Logf("the agent's pods ran after %v", took)
-		first, middle, last = append(first, took[0]), append(middle, median(took)), append(last, took[pods-1])
-		time.Sleep(readySignals)
-		deleted = append(deleted, l.down(b, pods)[pods-1])
-		r.empty(b)
-		l.stop()
-		for range 3 {
-			raw := r.raw(b, 1)
-			single = append(single, each(b, raw, 1, (*rawPod).up))
-			time.Sleep(readySignals)
-			each(b, raw, 1, (*rawPod).down)
-		}
+		// Agent and raw calls take turns, so that a slow minute of the machine is not one of them alone.
 		for _, c := range concurrencies {
+			l := r.settled(b)
+			took := l.up(b, r.burstPods(pods)...)
+			first, middle, last = append(first, took[0]), append(middle, median(took)), append(last, took[pods-1])
+			time.Sleep(readySignals)
+			deleted = append(deleted, l.down(b, pods)[pods-1])
+			r.empty(b)
+			l.stop()
+
+			alone := r.raw(b, 1)
+			single = append(single, each(b, alone, 1, (*rawPod).up))
+			time.Sleep(readySignals)
+			each(b, alone, 1, (*rawPod).down)
+
 			raw := r.raw(b, pods)
 			rawFirst, rawLast := firstAndAll(b, raw, c, (*rawPod).up)
 			firsts[c], ups[c] = append(firsts[c], rawFirst), append(ups[c], rawLast)
@@ -66,6 +66,7 @@ func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 			downs[c] = append(downs[c], each(b, raw, c, (*rawPod).down))
 		}
 	}
+	b.Logf("the agent: up %v, down %v", last, deleted)
 	b.Logf("raw calls by concurrency: up %v, down %v", ups, downs)
 	up, upAt := best(concurrencies, ups)
 	down, downAt := best(concurrencies, downs)

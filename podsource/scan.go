@@ -12,16 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sublet-dev/agent/internal/fileversion"
 	"github.com/sublet-dev/agent/podspec"
 )
 
 // maxRereads is how often a file that changes while it is read is read again before
 // its content is used anyway.
 const maxRereads = 3
-
-// mtimeGranularity is the age that a modification time must have to prove that the file
-// has not changed since. Some file systems have a resolution of two seconds.
-const mtimeGranularity = 2 * time.Second
 
 // scan is the state of one Watch of a file source. One goroutine owns it.
 type scan struct {
@@ -40,12 +37,11 @@ type scan struct {
 // manifest is the state of one file.
 type manifest struct {
 	content
-	info     fs.FileInfo // when it was read, nil before
-	readAt   time.Time
-	sum      [sha256.Size]byte // of the content; zero after an error
-	tries    int               // consecutive reads during which it changed
-	complete bool              // was valid once
-	err      *SourceError      // nil if valid
+	version  fileversion.Version // zero until it was read
+	sum      [sha256.Size]byte   // of the content; zero after an error
+	tries    int                 // consecutive reads during which it changed
+	complete bool                // was valid once
+	err      *SourceError        // nil if valid
 }
 
 func newScan(f *file) *scan {
@@ -155,8 +151,7 @@ func (s *scan) readFile(name string, all bool, now time.Time) bool {
 		return false // a link to a directory
 	}
 	m := s.files[name]
-	if err == nil && m != nil && !all && m.info != nil && same(m.info, info) &&
-		m.readAt.Sub(info.ModTime()) > mtimeGranularity {
+	if err == nil && m != nil && !all && m.version.IsCurrent(info) {
 		return true
 	}
 	var data []byte
@@ -172,7 +167,7 @@ func (s *scan) readFile(name string, all bool, now time.Time) bool {
 		s.files[name] = m
 		s.changed = true
 	}
-	m.info, m.readAt = nil, now
+	m.version = fileversion.Version{}
 	if err != nil {
 		m.content, m.sum = m.allRetained(), [sha256.Size]byte{}
 		s.setError(&m.err, location, withoutPath(err), now)
@@ -183,7 +178,7 @@ func (s *scan) readFile(name string, all bool, now time.Time) bool {
 		s.rescanSoon = true
 		return true
 	}
-	m.tries, m.info = 0, after
+	m.tries, m.version = 0, fileversion.Of(after, now)
 	s.accept(m, location, data, now)
 	return true
 }

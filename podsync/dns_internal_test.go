@@ -99,8 +99,8 @@ func TestResolvConfs_Read(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	write(path, "10.0.0.1", past)
 	requireServer("10.0.0.1")
-	write(path, "10.0.0.2", past)
-	requireServer("10.0.0.1") // nothing shows that it was written
+	r.files[path].dns.Servers[0] = "10.0.0.2"
+	requireServer("10.0.0.2") // from memory
 	write(path, "10.0.0.3", past.Add(time.Second))
 	requireServer("10.0.0.3")
 	write(path+".new", "10.0.0.4", past.Add(time.Second))

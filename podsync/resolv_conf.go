@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sublet-dev/agent/internal/fileversion"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -28,8 +29,8 @@ type resolvConfs struct {
 
 // resolvConf is a file as it was read.
 type resolvConf struct {
-	info os.FileInfo
-	dns  runtime.DNS
+	version fileversion.Version
+	dns     runtime.DNS
 }
 
 // reachable returns the file with the name servers of the node: path, or if that names only
@@ -50,31 +51,20 @@ func (r *resolvConfs) reachable(path, resolved string) string {
 func (r *resolvConfs) read(path string) (runtime.DNS, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	had, known := r.files[path]
-	if info, err := os.Stat(path); !known || err != nil || !had.isCurrent(info) {
+	file := r.files[path]
+	if info, err := os.Stat(path); err != nil || !file.version.IsCurrent(info) {
 		delete(r.files, path)
-		if had, err = readResolvConf(path); err != nil {
+		if file, err = readResolvConf(path); err != nil {
 			return runtime.DNS{}, err
 		}
-		if had.isSettled() {
-			if r.files == nil {
-				r.files = make(map[string]resolvConf)
-			}
-			r.files[path] = had
+		if r.files == nil {
+			r.files = make(map[string]resolvConf)
 		}
+		r.files[path] = file
 	}
-	d := had.dns
+	d := file.dns
 	return runtime.DNS{Servers: slices.Clone(d.Servers), Searches: slices.Clone(d.Searches), Options: slices.Clone(d.Options)}, nil
 }
-
-// isCurrent reports whether a file was neither replaced nor written since it was read.
-func (c resolvConf) isCurrent(now os.FileInfo) bool {
-	return os.SameFile(c.info, now) && c.info.Size() == now.Size() && c.info.ModTime().Equal(now.ModTime())
-}
-
-// isSettled reports whether a change of the file shows by its time: one that was written a
-// moment ago may be written once more before the clock of the file system moves.
-func (c resolvConf) isSettled() bool { return time.Since(c.info.ModTime()) > time.Second }
 
 func readResolvConf(path string) (resolvConf, error) {
 	f, err := os.Open(path)
@@ -90,7 +80,7 @@ func readResolvConf(path string) (resolvConf, error) {
 	if err != nil {
 		return resolvConf{}, err
 	}
-	return resolvConf{info, parseResolvConf(b)}, nil
+	return resolvConf{fileversion.Of(info, time.Now()), parseResolvConf(b)}, nil
 }
 
 func parseResolvConf(b []byte) runtime.DNS {

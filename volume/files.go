@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/fileversion"
 	"github.com/sublet-dev/agent/podspec"
 )
 
@@ -41,9 +42,7 @@ type Files struct {
 
 // storageFile is one manifest.
 type storageFile struct {
-	size    int64
-	modTime time.Time
-	inode   os.FileInfo
+	version fileversion.Version
 	objects podspec.StorageObjects
 }
 
@@ -158,8 +157,8 @@ func (f *Files) read() (all podspec.StorageObjects, err error) {
 		case err != nil && ok: // as a source keeps the pods of such a file
 		case err != nil:
 			continue
-		case !ok || file.size != info.Size() || !file.modTime.Equal(info.ModTime()) || !os.SameFile(file.inode, info):
-			file.size, file.modTime, file.inode = info.Size(), info.ModTime(), info
+		case !file.version.IsCurrent(info):
+			file.version = fileversion.Of(info, time.Now())
 			if objects, err := readStorage(path); err == nil || !ok {
 				file.objects = objects
 			}

@@ -28,7 +28,7 @@ type late struct{ context.Context }
 func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Millisecond), true }
 
 // A runtime that ends a call at its deadline may be heard before the timer of
-// the agent's own context: whose deadline it was is told all the same.
+// the agent's own context: the error names the deadline all the same.
 func TestError_NamesTheDeadline(t *testing.T) {
 	ended := status.Error(codes.DeadlineExceeded, "stream terminated by RST_STREAM with error code: CANCEL")
 

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package fileversion
+
+import "io/fs"
+
+func isSame(fs.FileInfo, fs.FileInfo) bool { return false }
