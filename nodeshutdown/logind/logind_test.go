@@ -3,6 +3,7 @@ package logind
 import (
 	"context"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,9 +42,9 @@ func startBus(t *testing.T) string {
 		_ = daemon.Process.Kill()
 		_ = daemon.Wait()
 	})
-	require.Eventually(t, func() bool {
-		_, err := os.Stat(socket)
-		return err == nil
+	require.Eventually(t, func() bool { // the socket exists a moment before it accepts connections
+		client, err := net.Dial("unix", socket)
+		return err == nil && client.Close() == nil
 	}, deadline, 10*time.Millisecond)
 	return "unix:path=" + socket
 }
@@ -274,12 +275,12 @@ func TestConn_BusEnds(t *testing.T) {
 		t.Skip("needs dbus-daemon, of the Debian package dbus")
 	}
 	var c nodeshutdown.Login
-	t.Run("bus", func(t *testing.T) {
+	require.True(t, t.Run("bus", func(t *testing.T) {
 		address := startBus(t)
 		startLogind(t, address, "")
 		c = connect(t, address, "")
 		requireNext(t, c, false)
-	})
+	}))
 	select {
 	case _, ok := <-c.Shutdowns():
 		require.False(t, ok)
