@@ -382,6 +382,18 @@ func TestFiles(t *testing.T) {
 	require.ErrorIs(t, err, podspec.ErrObjectNotFound)
 }
 
+// A manifest that was read right after it was written is read again, as it may be written once more at the same time.
+func TestFiles_WrittenTwiceAtATime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pv.yaml")
+	files, now := volume.NewFiles(path), time.Now()
+	for _, name := range []string{"one", "two"} {
+		require.NoError(t, os.WriteFile(path, []byte("apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: "+name+"}\nspec: {nfs: {server: nas, path: /}}\n"), 0o600))
+		require.NoError(t, os.Chtimes(path, now, now))
+		_, err := files.PersistentVolume(t.Context(), name)
+		require.NoError(t, err, name)
+	}
+}
+
 // reportingDriver knows how full its volumes are.
 type reportingDriver struct {
 	fakeDriver
