@@ -74,7 +74,7 @@ func (r *benchEnv) empty(b *testing.B) {
 	require.Empty(b, containers.GetContainers())
 }
 
-func median(all []time.Duration) time.Duration {
+func median[T time.Duration | float64](all []T) T {
 	all = slices.Sorted(slices.Values(all))
 	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
 }

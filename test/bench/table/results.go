@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"regexp"
 	"slices"
@@ -51,26 +52,24 @@ func (r results) value(benchmark, unit string) (float64, bool) {
 // run another one: the best of several single measurements is better than what any concurrency reaches.
 func (r results) compareWithBest() {
 	for name, units := range r {
-		for _, c := range []struct{ work, agent, best, ratio string }{
-			{"up", "last-ms", "raw-up-ms", "throughput/raw"},
-			{"down", "deleted-ms", "raw-down-ms", "deletion/raw"},
+		for _, c := range []struct{ ratio, best, of string }{
+			{"throughput/raw", "raw-up-ms", "raw%s-up-ms"},
+			{"deletion/raw", "raw-down-ms", "raw%s-down-ms"},
 		} {
-			agent, ok := r.value(name, c.agent)
-			best := math.Inf(1)
+			ratio, best := math.Inf(1), ""
 			for unit := range units {
-				if m := rawCalls.FindStringSubmatch(unit); m != nil && m[1] == c.work {
-					v, _ := r.value(name, unit)
-					best = min(best, v)
+				if concurrency, ok := strings.CutPrefix(unit, c.ratio); ok && concurrency != "" {
+					if v, _ := r.value(name, unit); v < ratio {
+						ratio, best = v, concurrency
+					}
 				}
 			}
-			if ok && !math.IsInf(best, 1) {
-				units[c.best], units[c.ratio] = []float64{best}, []float64{best / agent}
+			if best != "" {
+				units[c.ratio], units[c.best] = []float64{ratio}, units[fmt.Sprintf(c.of, best)]
 			}
 		}
 	}
 }
-
-var rawCalls = regexp.MustCompile(`^raw\d+-(up|down)-ms$`)
 
 // matching returns the benchmarks with a unit that a pattern matches, in order.
 func (r results) matching(pattern, unit string) (names []string) {
