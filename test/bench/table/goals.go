@@ -56,12 +56,15 @@ func goals() []goal {
 	)
 	return []goal{
 		{bursts, "throughput / best raw calls", burst, "throughput/raw", "", atLeast, 0.95},
+		{bursts, "throughput / raw calls of several at a time", burst, parallelThroughput, "", noLimit, 0},
 		{bursts, "first pod / a single raw pod", burst, "first/single", "", atMost, 1.3},
 		{bursts, "first raw pod at the best concurrency / a single raw pod", burst, "raw-first/single", "", noLimit, 0},
 		{bursts, "median pod / last pod", burst, "median/last", "", atMost, 0.55},
 		{bursts, "deletion / best raw calls", burst, "deletion/raw", "", atLeast, 0.95},
+		{bursts, "deletion / raw calls of several at a time", burst, parallelDeletion, "", noLimit, 0},
 		{bursts, "throughput / raw calls one at a time", burst, "throughput/raw1", "", noLimit, 0},
 		{bursts, "throughput / 4 raw calls at a time", burst, "throughput/raw4", "", noLimit, 0},
+		{bursts, "throughput / 8 raw calls at a time", burst, "throughput/raw8", "", noLimit, 0},
 		{bursts, "throughput / 30 raw calls at a time", burst, "throughput/raw30", "", noLimit, 0},
 		{bursts, "last pod, agent", burst, "last-ms", " ms", noLimit, 0},
 		{bursts, "last pod, kubelet", burst, "kubelet-last-ms", " ms", noLimit, 0},

@@ -43,7 +43,7 @@ func run(out io.Writer, dir, svg string) error {
 	if len(all) == 0 {
 		return fmt.Errorf("%s: no results of benchmarks", dir)
 	}
-	all.compareWithBest()
+	all.compareWithRaw()
 	var page bytes.Buffer
 	writeTable(&page, goals(), all)
 	writeVariants(&page, goals(), all)

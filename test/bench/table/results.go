@@ -48,28 +48,42 @@ func (r results) value(benchmark, unit string) (float64, bool) {
 	return (runs[(len(runs)-1)/2] + runs[len(runs)/2]) / 2, true
 }
 
-// compareWithBest has the best raw calls of bursts be those of the concurrency that is best in the median of all runs, and not in each
-// run another one: the best of several single measurements is better than what any concurrency reaches.
-func (r results) compareWithBest() {
+// compareWithRaw adds to bursts how they compare with the raw calls of several at a time that ran beside them, whichever number that was.
+// It has the best raw calls be those of the number that is best in the median of all runs, and not in each run another one: the best of
+// several single measurements is better than what any number reaches.
+func (r results) compareWithRaw() {
 	for name, units := range r {
-		for _, c := range []struct{ ratio, best, of string }{
-			{"throughput/raw", "raw-up-ms", "raw%s-up-ms"},
-			{"deletion/raw", "raw-down-ms", "raw%s-down-ms"},
+		for _, c := range []struct{ ratio, parallel, best, of string }{
+			{"throughput/raw", parallelThroughput, "raw-up-ms", "raw%s-up-ms"},
+			{"deletion/raw", parallelDeletion, "raw-down-ms", "raw%s-down-ms"},
 		} {
 			ratio, best := math.Inf(1), ""
-			for unit := range units {
-				if concurrency, ok := strings.CutPrefix(unit, c.ratio); ok && concurrency != "" {
-					if v, _ := r.value(name, unit); v < ratio {
-						ratio, best = v, concurrency
-					}
+			var parallel []float64
+			for unit, runs := range units {
+				atOnce, ok := strings.CutPrefix(unit, c.ratio)
+				if !ok || atOnce == "" {
+					continue
+				}
+				if v, _ := r.value(name, unit); v < ratio {
+					ratio, best = v, atOnce
+				}
+				if atOnce != "1" {
+					parallel = append(parallel, runs...)
 				}
 			}
 			if best != "" {
 				units[c.ratio], units[c.best] = []float64{ratio}, units[fmt.Sprintf(c.of, best)]
+				units[c.parallel] = parallel
 			}
 		}
 	}
 }
+
+// Units that compareWithRaw adds.
+const (
+	parallelThroughput = "throughput/parallel-raw"
+	parallelDeletion   = "deletion/parallel-raw"
+)
 
 // matching returns the benchmarks with a unit that a pattern matches, in order.
 func (r results) matching(pattern, unit string) (names []string) {
