@@ -231,9 +231,9 @@ func (p *PodManager) HandlePodChange(c podsource.Change) {
 	}
 }
 
-// pruneRemoved drops the pods that were removed longer than removedTTL ago.
+// pruneRemoved drops the pods that were removed longer than removedTTL ago, once a minute.
 func (p *PodManager) pruneRemoved(now time.Time) {
-	if now.Sub(p.lastPrunedAt) < removedTTL {
+	if now.Sub(p.lastPrunedAt) < removedTTL/10 {
 		return
 	}
 	p.lastPrunedAt = now
