@@ -19,10 +19,9 @@ const absentFor = 10 * time.Second
 // takeAbsent returns the pods that have been absent for a while, to be deleted. With
 // an event stream a relist would delete them too, minutes later, and meanwhile pods
 // that come and go would add up. A pod that is in use is left to the next inspection
-// or relist, as are all during a relist, which may have listed them while they existed.
+// or relist, as are all during a relist, which may have listed them while they existed. The
+// caller holds mu.
 func (g *Generator) takeAbsent(now time.Time) []*podRecord {
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	if g.stopped || !g.health.listingSince.IsZero() {
 		return nil
 	}

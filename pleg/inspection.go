@@ -238,9 +238,9 @@ func (g *Generator) inspect(in *inspection) {
 		g.store(uid, runtime.Pod{}, in.err, in.startTime)
 		g.cfg.Logger.Warn("pod inspection failed", logattr.PodUID(uid), logattr.Err(err))
 	}
-	g.finish(in)
+	absent := g.finish(in)
 	close(in.done)
-	g.delete(g.takeAbsent(time.Now()))
+	g.delete(absent)
 	if h := g.cfg.Hooks.Inspected; h != nil {
 		h(uid, in.begunAt.Sub(in.queuedAt), duration, err)
 	}
@@ -250,8 +250,9 @@ func (g *Generator) store(uid types.UID, pod runtime.Pod, err error, at time.Tim
 	safe.Do(g.cfg.Logger, "store pod", func() { g.cfg.Cache.Set(uid, pod, err, at) })
 }
 
-// finish records the result of in and starts the inspections that waited for it.
-func (g *Generator) finish(in *inspection) {
+// finish records the result of in and starts the inspections that waited for it. It
+// returns the pods that are to be deleted now.
+func (g *Generator) finish(in *inspection) (absent []*podRecord) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := in.r
@@ -270,6 +271,7 @@ func (g *Generator) finish(in *inspection) {
 		g.enqueue(r.next)
 	}
 	g.dispatch()
+	return g.takeAbsent(time.Now())
 }
 
 func (g *Generator) succeed(r *podRecord, in *inspection) {

@@ -37,7 +37,7 @@ type scan struct {
 // manifest is the state of one file.
 type manifest struct {
 	content
-	version  fileversion.Version // zero until it was read
+	version  fileversion.Version // zero: to be read
 	sum      [sha256.Size]byte   // of the content; zero after an error
 	tries    int                 // consecutive reads during which it changed
 	complete bool                // was valid once
