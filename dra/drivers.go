@@ -13,12 +13,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/pluginregistry"
 )
 
@@ -34,30 +35,32 @@ type driver struct {
 	socket    string // of the registration
 	conn      *grpc.ClientConn
 	client    api.DRAPluginClient
-	connected bool // guarded by Manager.mu; only kept for Config.Node
+	connected bool          // guarded by Manager.mu; only kept for Config.Node
+	watched   chan struct{} // closed when watch has ended; nil without Config.Node
 }
 
-// TagRPC implements stats.Handler.
-func (*driver) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-
-// HandleRPC implements stats.Handler.
-func (*driver) HandleRPC(context.Context, stats.RPCStats) {}
-
-// TagConn implements stats.Handler.
-func (*driver) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-
-// HandleConn implements stats.Handler: a driver that was killed leaves its sockets, so that
-// only the connection says that it is gone.
-func (d *driver) HandleConn(_ context.Context, s stats.ConnStats) {
-	_, begins := s.(*stats.ConnBegin)
-	d.m.mu.Lock()
-	d.connected = begins
-	conn := d.conn
-	d.m.mu.Unlock()
-	if !begins && conn != nil {
-		conn.Connect() // it may be started again
+// watch keeps whether the driver can be reached, until its connection is closed: a driver that was
+// killed leaves its sockets, so that only the connection says that it is gone.
+func (d *driver) watch() {
+	defer close(d.watched)
+	state := connectivity.Idle
+	for state != connectivity.Shutdown {
+		if state == connectivity.Idle {
+			d.conn.Connect() // also after a connection has ended: the driver may be started again
+		}
+		// Bounded, as a connection may have begun and ended before the wait begins.
+		ctx, cancel := context.WithTimeout(context.Background(), maxReconnectDelay) //nolint:forbidigo // ends with the connection
+		d.conn.WaitForStateChange(ctx, state)
+		cancel()
+		state = d.conn.GetState()
+		d.m.mu.Lock()
+		changed := d.connected != (state == connectivity.Ready)
+		d.connected = state == connectivity.Ready
+		d.m.mu.Unlock()
+		if changed {
+			d.m.driversChanged()
+		}
 	}
-	d.m.driversChanged()
 }
 
 // driversChanged tells the cluster which drivers there are.
@@ -76,7 +79,7 @@ func (m *Manager) driversChanged() {
 	}
 	m.mu.Unlock()
 	slices.Sort(names)
-	m.cfg.Node.SetDrivers(names)
+	_ = safe.Call(m.cfg.Logger, "set drivers", func() error { m.cfg.Node.SetDrivers(names); return nil }) // logged
 }
 
 var _ pluginregistry.Handler = (*Manager)(nil)
@@ -89,7 +92,6 @@ func (m *Manager) Register(_ context.Context, p pluginregistry.Plugin) error {
 	if !filepath.IsAbs(p.Endpoint) {
 		return fmt.Errorf("dra: driver %s: endpoint %q must be an absolute path", p.Name, p.Endpoint)
 	}
-	d := &driver{m: m, socket: p.Socket}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -98,7 +100,7 @@ func (m *Manager) Register(_ context.Context, p pluginregistry.Plugin) error {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 	}
 	if m.cfg.Node != nil {
-		opts = append(opts, grpc.WithStatsHandler(d), grpc.WithConnectParams(grpc.ConnectParams{
+		opts = append(opts, grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnectDelay},
 			MinConnectTimeout: maxReconnectDelay,
 		}))
@@ -107,12 +109,15 @@ func (m *Manager) Register(_ context.Context, p pluginregistry.Plugin) error {
 	if err != nil {
 		return fmt.Errorf("dra: driver %s: %w", p.Name, err)
 	}
+	d := &driver{m: m, socket: p.Socket, conn: conn, client: api.NewDRAPluginClient(conn)}
+	if m.cfg.Node != nil {
+		d.watched = make(chan struct{})
+	}
 	m.mu.Lock()
-	d.conn, d.client = conn, api.NewDRAPluginClient(conn)
 	m.drivers[p.Name] = append(m.drivers[p.Name], d)
 	m.mu.Unlock()
 	if m.cfg.Node != nil {
-		conn.Connect()
+		go d.watch()
 	}
 	m.cfg.Logger.Info("dra driver registered", slog.String("driver", p.Name), slog.String("endpoint", p.Endpoint))
 	return nil
@@ -136,6 +141,9 @@ func (m *Manager) Deregister(_ context.Context, p pluginregistry.Plugin) {
 	for _, d := range removed {
 		if err := d.conn.Close(); err != nil {
 			m.cfg.Logger.Debug("close failed", logattr.Err(err))
+		}
+		if d.watched != nil {
+			<-d.watched
 		}
 	}
 	m.cfg.Logger.Info("dra driver deregistered", slog.String("driver", p.Name))
