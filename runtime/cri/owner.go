@@ -163,11 +163,28 @@ func (o *ownedIDs) listed(sandboxes []*v1.PodSandbox, containers []*v1.Container
 	}
 }
 
+// remove forgets ids.
+func (o *ownedIDs) remove(ids ...string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, id := range ids {
+		delete(o.ids, id)
+	}
+}
+
 func (o *ownedIDs) has(id string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	_, ok := o.ids[id]
 	return ok
+}
+
+// removed forgets what was removed. A Client that adopts pods does so only when it lists all
+// pods: late events of an adopted container, which bears no owner, are recognised by its id.
+func (c *Client) removed(ids ...string) {
+	if len(c.claims().adopt) == 0 {
+		c.owned.remove(ids...)
+	}
 }
 
 // mayChangeContainer returns an error that wraps runtime.ErrNotOwner for a

@@ -174,6 +174,44 @@ func TestClient_AsksOnceWhoseItIs(t *testing.T) {
 	assert.False(t, c.owned.has(p.Containers[0].ID), "what is gone is forgotten")
 }
 
+// A Client remembers nothing of what it has removed, but for adopted pods, whose containers'
+// late events it recognises.
+func TestClient_ForgetsWhatItRemoves(t *testing.T) {
+	f := newFake()
+	f.addImage(busybox)
+	c := f.client(t, Config{Owner: "one"})
+	pod := podOfUID("uid-1")
+	for _, byOne := range []bool{false, true} {
+		p := startPod(t, c, pod)
+		require.Len(t, c.owned.ids, 2)
+		require.NoError(t, c.Kill(t.Context(), pod, p, runtime.Termination{}))
+		p, err := c.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		if byOne {
+			require.NoError(t, c.RemoveContainer(t.Context(), p.Containers[0].ID))
+			require.NoError(t, c.RemoveSandbox(t.Context(), p.Sandboxes[0].ID))
+		} else {
+			require.NoError(t, c.Remove(t.Context(), p))
+		}
+		assert.Empty(t, c.owned.ids)
+	}
+
+	f.events = make(chan *v1.ContainerEventResponse, 1)
+	_, ct := f.kubeletPod("web", "file")
+	f.events <- &v1.ContainerEventResponse{ContainersStatuses: []*v1.ContainerStatus{{Id: ct, Labels: map[string]string{runtime.LabelPodUID: "uid-web"}}}}
+	close(f.events)
+	c = f.client(t, Config{Owner: "one", AdoptSources: []string{"file"}})
+	p, err := c.Pod(t.Context(), "uid-web")
+	require.NoError(t, err)
+	require.NoError(t, c.Kill(t.Context(), podOfUID("uid-web"), p, runtime.Termination{}))
+	p, err = c.Pod(t.Context(), "uid-web")
+	require.NoError(t, err)
+	require.NoError(t, c.Remove(t.Context(), p))
+	var notified []types.UID
+	require.Error(t, c.Watch(t.Context(), func(u types.UID) { notified = append(notified, u) }))
+	assert.Equal(t, []types.UID{"uid-web"}, notified)
+}
+
 // RT-17, OW-1: a name that a sandbox of another owner has is not made free, and
 // the error says whose it is.
 func TestClient_LeavesANameToItsOwner(t *testing.T) {

@@ -18,7 +18,10 @@ func (c *Client) RemoveContainer(ctx context.Context, id string) error {
 		return fmt.Errorf("remove container: %w", err)
 	}
 	_, err := do(ctx, c, "RemoveContainer", id, c.cfg.Timeout, c.rs.RemoveContainer, &v1.RemoveContainerRequest{ContainerId: id})
-	return ignoreMissing(err)
+	if err = ignoreMissing(err); err == nil {
+		c.removed(id)
+	}
+	return err
 }
 
 // removeSettled removes a container of which the start may have been cut off:
@@ -40,7 +43,10 @@ func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
 		return fmt.Errorf("remove sandbox: %w", err)
 	}
 	_, err := do(ctx, c, "RemovePodSandbox", id, 2*c.cfg.Timeout, c.rs.RemovePodSandbox, &v1.RemovePodSandboxRequest{PodSandboxId: id})
-	return ignoreMissing(err)
+	if err = ignoreMissing(err); err == nil {
+		c.removed(id)
+	}
+	return err
 }
 
 // Remove removes every dead container and every sandbox of a pod as it was
@@ -67,6 +73,9 @@ func (c *Client) Remove(ctx context.Context, observed runtime.Pod) error {
 	err := errors.Join(errs...)
 	if err == nil {
 		c.facts.forget(observed.UID)
+		for _, ct := range observed.Containers {
+			c.removed(ct.ID)
+		}
 	}
 	return err
 }
