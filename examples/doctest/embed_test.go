@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,8 +48,17 @@ func TestMinimal(t *testing.T) {
 func TestQueue_KeepsTheLastValidSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		messages, phases := make(chan []byte), map[string]corev1.PodPhase{}
+		var mu sync.Mutex // guards phases
+		requireRunning := func() {
+			t.Helper()
+			mu.Lock()
+			defer mu.Unlock()
+			require.Equal(t, map[string]corev1.PodPhase{"web-edge-1": corev1.PodRunning}, phases)
+		}
 		root := filepath.Join(t.TempDir(), "root")
 		opts := sourceOptions(Queue{messages}, root, func(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+			mu.Lock()
+			defer mu.Unlock()
 			phases[pod.Name] = st.Phase
 			return nil
 		})
@@ -60,11 +70,11 @@ func TestQueue_KeepsTheLastValidSet(t *testing.T) {
 		go func() { done <- a.Run(ctx) }()
 		messages <- []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: main, image: example/web:1}]}\n")
 		time.Sleep(time.Minute)
-		require.Equal(t, map[string]corev1.PodPhase{"web-edge-1": corev1.PodRunning}, phases)
+		requireRunning()
 		messages <- []byte("garbage")
 		time.Sleep(time.Minute)
 		require.Len(t, a.SourceErrors(), 1)
-		require.Equal(t, map[string]corev1.PodPhase{"web-edge-1": corev1.PodRunning}, phases)
+		requireRunning()
 		stop()
 		require.NoError(t, <-done)
 	})
