@@ -48,6 +48,8 @@ func (n *fakeNode) step(s string) error {
 
 func (n *fakeNode) Apply(_ context.Context, _ *corev1.Pod, plan []runtime.Action, m runtime.RunOptions) runtime.ApplyResult {
 	_ = n.step("apply")
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.plan = plan
 	n.opts = m
 	return n.applied
@@ -64,6 +66,8 @@ func (n *fakeNode) RequestInspection(types.UID) { _ = n.step("request inspection
 
 func (n *fakeNode) Observe(_ *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	_ = n.step("status")
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.reports = append(n.reports, r)
 	return corev1.PodStatus{Phase: n.phase, StartTime: n.start, ContainerStatuses: n.counts}
 }

@@ -236,6 +236,7 @@ func (c *Config) fill() error {
 type Syncer struct {
 	cfg         Config
 	resolvConfs resolvConfs
+	turns       turns
 
 	mu   sync.Mutex // guards pods; held over memory only
 	pods map[types.UID]*podState
@@ -270,7 +271,7 @@ func New(cfg Config) (*Syncer, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Syncer{cfg: cfg, pods: map[types.UID]*podState{}}, nil
+	return &Syncer{cfg: cfg, turns: newTurns(), pods: map[types.UID]*podState{}}, nil
 }
 
 func (s *Syncer) state(uid types.UID) *podState {

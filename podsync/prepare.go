@@ -36,18 +36,8 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (op
 	if opts.DNS, err = s.resolver(pod); err != nil {
 		return opts, reasonDirectory, err
 	}
-	if opts.Dir, opts.LogDir, err = s.makeDirs(pod, st); err != nil {
-		return opts, reasonDirectory, err
-	}
-	if s.cfg.UserNamespaces != nil && !podspec.UsesHostUsers(pod) {
-		if opts.UIDMappings, opts.GIDMappings, err = s.cfg.UserNamespaces.Ensure(pod.UID); err != nil {
-			return opts, reasonUsers, fmt.Errorf("allocate user namespace: %w", err)
-		}
-	}
-	if s.cfg.Cgroups != nil {
-		if opts.CgroupParent, err = s.cfg.Cgroups.Ensure(ctx, pod); err != nil {
-			return opts, reasonCgroup, fmt.Errorf("create cgroup: %w", err)
-		}
+	if reason, err = s.setUp(ctx, pod, st, &opts); err != nil {
+		return opts, reason, err
 	}
 	if opts.Volumes, err = s.mountVolumes(ctx, pod, st); err != nil {
 		return opts, reasonVolume, err
@@ -61,6 +51,28 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (op
 	s.setCPUQuota(&opts, pod)
 	opts.PullSecrets = s.pullSecrets(ctx, pod, st)
 	return opts, "", nil
+}
+
+// setUp provides the directories, the user namespace and the cgroup of a pod. Pods that are not in
+// the runtime yet take turns.
+func (s *Syncer) setUp(ctx context.Context, pod *corev1.Pod, st *podState, opts *runtime.RunOptions) (reason string, err error) {
+	if st.dirsCheckedAt.IsZero() && !st.inRuntime {
+		defer s.turns.take(ctx)()
+	}
+	if opts.Dir, opts.LogDir, err = s.makeDirs(pod, st); err != nil {
+		return reasonDirectory, err
+	}
+	if s.cfg.UserNamespaces != nil && !podspec.UsesHostUsers(pod) {
+		if opts.UIDMappings, opts.GIDMappings, err = s.cfg.UserNamespaces.Ensure(pod.UID); err != nil {
+			return reasonUsers, fmt.Errorf("allocate user namespace: %w", err)
+		}
+	}
+	if s.cfg.Cgroups != nil {
+		if opts.CgroupParent, err = s.cfg.Cgroups.Ensure(ctx, pod); err != nil {
+			return reasonCgroup, fmt.Errorf("create cgroup: %w", err)
+		}
+	}
+	return "", nil
 }
 
 func (s *Syncer) mountVolumes(ctx context.Context, pod *corev1.Pod, st *podState) (map[string]runtime.Volume, error) {
