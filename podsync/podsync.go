@@ -236,7 +236,7 @@ func (c *Config) fill() error {
 type Syncer struct {
 	cfg         Config
 	resolvConfs resolvConfs
-	turns       turns
+	setupSlots  setupSlots
 
 	mu   sync.Mutex // guards pods; held over memory only
 	pods map[types.UID]*podState
@@ -271,7 +271,7 @@ func New(cfg Config) (*Syncer, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Syncer{cfg: cfg, turns: newTurns(), pods: map[types.UID]*podState{}}, nil
+	return &Syncer{cfg: cfg, setupSlots: newSetupSlots(), pods: map[types.UID]*podState{}}, nil
 }
 
 func (s *Syncer) state(uid types.UID) *podState {

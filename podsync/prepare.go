@@ -54,10 +54,10 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (op
 }
 
 // setUp provides the directories, the user namespace and the cgroup of a pod. Pods that are not in
-// the runtime yet take turns.
+// the runtime yet wait for a slot.
 func (s *Syncer) setUp(ctx context.Context, pod *corev1.Pod, st *podState, opts *runtime.RunOptions) (reason string, err error) {
 	if st.dirsCheckedAt.IsZero() && !st.inRuntime {
-		defer s.turns.take(ctx)()
+		defer s.setupSlots.acquire(ctx)()
 	}
 	if opts.Dir, opts.LogDir, err = s.makeDirs(pod, st); err != nil {
 		return reasonDirectory, err

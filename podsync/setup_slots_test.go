@@ -49,18 +49,18 @@ func (c *slowCgroups) Ensure(ctx context.Context, _ *corev1.Pod) (string, error)
 
 // Of many pods that come at once, as many are set up at a time as leave half of the processors to
 // the start of the first. Pods that run are not delayed, and hanging ones delay others once.
-func TestSync_SetsUpPodsInTurns(t *testing.T) {
-	turns := max(1, goruntime.GOMAXPROCS(0)/2)
-	pods := 4 * turns
+func TestSync_BoundsPodsBeingSetUp(t *testing.T) {
+	slots := max(1, goruntime.GOMAXPROCS(0)/2)
+	pods := 4 * slots
 	for name, c := range map[string]struct {
 		observed runtime.Pod
 		hanging  int
 		most     int
 		took     time.Duration
 	}{
-		"new":     {most: turns, took: 40 * time.Millisecond},
+		"new":     {most: slots, took: 40 * time.Millisecond},
 		"running": {observed: runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "sb", State: runtime.SandboxReady}}}, most: pods, took: 10 * time.Millisecond},
-		"hanging": {hanging: turns, most: pods, took: time.Second + 10*time.Millisecond},
+		"hanging": {hanging: slots, most: pods, took: time.Second + 10*time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
