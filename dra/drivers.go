@@ -79,7 +79,7 @@ func (m *Manager) driversChanged() {
 	}
 	m.mu.Unlock()
 	slices.Sort(names)
-	_ = safe.Call(m.cfg.Logger, "set drivers", func() error { m.cfg.Node.SetDrivers(names); return nil }) // logged
+	safe.Do(m.cfg.Logger, "set drivers", func() { m.cfg.Node.SetDrivers(names) })
 }
 
 var _ pluginregistry.Handler = (*Manager)(nil)
@@ -110,15 +110,13 @@ func (m *Manager) Register(_ context.Context, p pluginregistry.Plugin) error {
 		return fmt.Errorf("dra: driver %s: %w", p.Name, err)
 	}
 	d := &driver{m: m, socket: p.Socket, conn: conn, client: api.NewDRAPluginClient(conn)}
-	if m.cfg.Node != nil {
-		d.watched = make(chan struct{})
-	}
 	m.mu.Lock()
 	m.drivers[p.Name] = append(m.drivers[p.Name], d)
-	m.mu.Unlock()
 	if m.cfg.Node != nil {
+		d.watched = make(chan struct{})
 		go d.watch()
 	}
+	m.mu.Unlock()
 	m.cfg.Logger.Info("dra driver registered", slog.String("driver", p.Name), slog.String("endpoint", p.Endpoint))
 	return nil
 }
