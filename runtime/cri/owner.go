@@ -163,13 +163,10 @@ func (o *ownedIDs) listed(sandboxes []*v1.PodSandbox, containers []*v1.Container
 	}
 }
 
-// remove forgets ids.
-func (o *ownedIDs) remove(ids ...string) {
+func (o *ownedIDs) remove(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, id := range ids {
-		delete(o.ids, id)
-	}
+	delete(o.ids, id)
 }
 
 func (o *ownedIDs) has(id string) bool {
@@ -179,11 +176,11 @@ func (o *ownedIDs) has(id string) bool {
 	return ok
 }
 
-// removed forgets what was removed. A Client that adopts pods does so only when it lists all
-// pods: late events of an adopted container, which bears no owner, are recognised by its id.
-func (c *Client) removed(ids ...string) {
+// forgetRemoved forgets what was removed. A Client that adopts pods does so only when it lists
+// all pods: late events of an adopted container, which bears no owner, are recognised by its id.
+func (c *Client) forgetRemoved(id string) {
 	if len(c.claims().adopt) == 0 {
-		c.owned.remove(ids...)
+		c.owned.remove(id)
 	}
 }
 

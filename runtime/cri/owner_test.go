@@ -62,6 +62,17 @@ func startPod(t *testing.T, c *Client, pod *corev1.Pod) runtime.Pod {
 	return p
 }
 
+// killPod kills a pod and returns what is left of it.
+func killPod(t *testing.T, c *Client, uid types.UID) runtime.Pod {
+	t.Helper()
+	p, err := c.Pod(t.Context(), uid)
+	require.NoError(t, err)
+	require.NoError(t, c.Kill(t.Context(), podOfUID(uid), p, runtime.Termination{}))
+	p, err = c.Pod(t.Context(), uid)
+	require.NoError(t, err)
+	return p
+}
+
 // OW-1
 func TestClient_SeesWhatItsOwnerMade(t *testing.T) {
 	for _, streams := range []bool{false, true} {
@@ -182,11 +193,9 @@ func TestClient_ForgetsWhatItRemoves(t *testing.T) {
 	c := f.client(t, Config{Owner: "one"})
 	pod := podOfUID("uid-1")
 	for _, byOne := range []bool{false, true} {
-		p := startPod(t, c, pod)
+		startPod(t, c, pod)
 		require.Len(t, c.owned.ids, 2)
-		require.NoError(t, c.Kill(t.Context(), pod, p, runtime.Termination{}))
-		p, err := c.Pod(t.Context(), pod.UID)
-		require.NoError(t, err)
+		p := killPod(t, c, pod.UID)
 		if byOne {
 			require.NoError(t, c.RemoveContainer(t.Context(), p.Containers[0].ID))
 			require.NoError(t, c.RemoveSandbox(t.Context(), p.Sandboxes[0].ID))
@@ -201,12 +210,7 @@ func TestClient_ForgetsWhatItRemoves(t *testing.T) {
 	f.events <- &v1.ContainerEventResponse{ContainersStatuses: []*v1.ContainerStatus{{Id: ct, Labels: map[string]string{runtime.LabelPodUID: "uid-web"}}}}
 	close(f.events)
 	c = f.client(t, Config{Owner: "one", AdoptSources: []string{"file"}})
-	p, err := c.Pod(t.Context(), "uid-web")
-	require.NoError(t, err)
-	require.NoError(t, c.Kill(t.Context(), podOfUID("uid-web"), p, runtime.Termination{}))
-	p, err = c.Pod(t.Context(), "uid-web")
-	require.NoError(t, err)
-	require.NoError(t, c.Remove(t.Context(), p))
+	require.NoError(t, c.Remove(t.Context(), killPod(t, c, "uid-web")))
 	var notified []types.UID
 	require.Error(t, c.Watch(t.Context(), func(u types.UID) { notified = append(notified, u) }))
 	assert.Equal(t, []types.UID{"uid-web"}, notified)
@@ -276,11 +280,6 @@ func TestClient_AdoptedPodIsItsOwn(t *testing.T) {
 	sb, ct := f.kubeletPod("web", "file")
 	c := f.client(t, Config{Owner: "one", AdoptSources: []string{"file"}})
 	require.NoError(t, c.mayChangeContainer(context.Background(), ct), "before anything was listed")
-	p, err := c.Pod(t.Context(), "uid-web")
-	require.NoError(t, err)
-	require.NoError(t, c.Kill(t.Context(), podOfUID("uid-web"), p, runtime.Termination{}))
-	p, err = c.Pod(t.Context(), "uid-web")
-	require.NoError(t, err)
-	require.NoError(t, c.Remove(t.Context(), p))
+	require.NoError(t, c.Remove(t.Context(), killPod(t, c, "uid-web")))
 	assert.NotContains(t, f.sandboxes, sb)
 }

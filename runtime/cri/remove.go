@@ -19,7 +19,7 @@ func (c *Client) RemoveContainer(ctx context.Context, id string) error {
 	}
 	_, err := do(ctx, c, "RemoveContainer", id, c.cfg.Timeout, c.rs.RemoveContainer, &v1.RemoveContainerRequest{ContainerId: id})
 	if err = ignoreMissing(err); err == nil {
-		c.removed(id)
+		c.forgetRemoved(id)
 	}
 	return err
 }
@@ -44,7 +44,7 @@ func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
 	}
 	_, err := do(ctx, c, "RemovePodSandbox", id, 2*c.cfg.Timeout, c.rs.RemovePodSandbox, &v1.RemovePodSandboxRequest{PodSandboxId: id})
 	if err = ignoreMissing(err); err == nil {
-		c.removed(id)
+		c.forgetRemoved(id)
 	}
 	return err
 }
@@ -74,7 +74,7 @@ func (c *Client) Remove(ctx context.Context, observed runtime.Pod) error {
 	if err == nil {
 		c.facts.forget(observed.UID)
 		for _, ct := range observed.Containers {
-			c.removed(ct.ID)
+			c.forgetRemoved(ct.ID)
 		}
 	}
 	return err
