@@ -215,3 +215,13 @@ func TestImports_OnlyKubeDependsOnClientGo(t *testing.T) {
 		}
 	}
 }
+
+// The linker drops methods that are never called only from a program without templates, whose text can
+// name any method. docs/embed.md promises that the agent and its adapters bring none.
+func TestImports_NoTemplates(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-tags", "grpcnotrace", ".", "./kube", "./prom", "./otel", "./server/kubeapi").Output()
+	require.NoError(t, err)
+	for pkg := range strings.Lines(string(out)) {
+		require.NotContains(t, []string{"text/template", "html/template"}, strings.TrimSpace(pkg))
+	}
+}

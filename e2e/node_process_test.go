@@ -91,7 +91,9 @@ func newAgentProcess(b *testing.B, r *benchEnv, maxPods int, client bool) *nodeP
 	p := newNodeProcess(b, r, name)
 	p.command = func(b *testing.B) []string {
 		binary := filepath.Join(p.dir, "agentprocess")
-		out, err := exec.Command("go", "build", "-o", binary, "github.com/sublet-dev/agent/test/bench/agentprocess").CombinedOutput()
+		build := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", binary, "github.com/sublet-dev/agent/test/bench/agentprocess")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as docs/embed.md advises
+		out, err := build.CombinedOutput()
 		require.NoError(b, err, "%s", out)
 		return []string{
 			binary, "-endpoint", p.endpoint, "-root-dir", filepath.Join(p.dir, "root"), "-manifests", p.manifests,

@@ -18,7 +18,7 @@ install -d -m 700 "$root"/etc/sublet/manifests
 if [ -n "${2:-}" ]; then
   install -m 755 "$2" "$root/usr/bin/nodeagent"
 else
-  (cd "$here" && CGO_ENABLED=0 GOARCH=$arch go build -trimpath -ldflags '-s -w' -o "$root/usr/bin/nodeagent" ..)
+  (cd "$here" && CGO_ENABLED=0 GOARCH=$arch go build -tags grpcnotrace -trimpath -ldflags '-s -w' -o "$root/usr/bin/nodeagent" ..)
 fi
 install -m 644 "$here/nodeagent.service" "$root/lib/systemd/system/nodeagent.service"
 install -m 644 "$here/nodeagent.default" "$root/etc/default/nodeagent"
