@@ -98,7 +98,8 @@ func (c *churnedPods) run(period time.Duration, batches, rate int) {
 	}
 }
 
-// idle waits until all pods run and the agent is idle, and returns the memory and the goroutines in use.
+// idle waits until all pods run and the agent is idle, and returns the memory and the goroutines in use: the least of five seconds, as
+// buffers and stacks of what has just ended come and go by more than a megabyte.
 func (c *churnedPods) idle() (memory uint64, goroutines int) {
 	require.Eventually(c.n.b, func() bool {
 		c.n.mu.Lock()
@@ -112,5 +113,10 @@ func (c *churnedPods) idle() (memory uint64, goroutines int) {
 		return running == c.next-c.oldest
 	}, time.Minute, 100*time.Millisecond)
 	c.n.settle()
-	return heap(), goruntime.NumGoroutine()
+	memory, goroutines = heap(), goruntime.NumGoroutine()
+	for range 5 {
+		time.Sleep(time.Second)
+		memory, goroutines = min(memory, heap()), min(goroutines, goruntime.NumGoroutine())
+	}
+	return memory, goroutines
 }
