@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -84,12 +85,7 @@ func (l *limiter) acquire(ctx context.Context, ticket uint64) (slot, error) {
 		ticket = l.tickets
 	}
 	if l.inUse == 0 && l.waiting.Len() == 0 && l.first == nil {
-		l.first = time.AfterFunc(firstAlone, func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.endFirst()
-			l.serve()
-		})
+		l.startFirst()
 	}
 	w := &waiter{ticket: ticket, ready: make(chan *lease, 1)}
 	queued := l.waiting.Push(w)
@@ -133,6 +129,22 @@ func (l *limiter) limit() int {
 	return l.tuner.limit
 }
 
+// startFirst has the next start be alone. l.mu is held.
+func (l *limiter) startFirst() {
+	var timer *time.Timer
+	timer = time.AfterFunc(firstAlone, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.first != timer {
+			return // it has ended in the same moment
+		}
+		l.tuner.alone = 0 // longer than before, and not known how long
+		l.endFirst()
+		l.serve()
+	})
+	l.first = timer
+}
+
 // endFirst lets others start. l.mu is held.
 func (l *limiter) endFirst() {
 	if l.first != nil {
@@ -150,8 +162,11 @@ func (l *limiter) slotTimeoutNow() time.Duration {
 }
 
 // ended takes up how long a start took, one whose slot was lent meanwhile too.
-// l.mu is held.
-func (l *limiter) ended(took time.Duration) {
+// Others will take longer than one that was alone. l.mu is held.
+func (l *limiter) ended(took time.Duration, alone bool) {
+	if alone {
+		took = max(took, cmp.Or(l.typical, initialSlotTimeout/slowFactor))
+	}
 	if l.typical == 0 {
 		l.typical = took
 		return
@@ -182,7 +197,7 @@ func (s slot) release(started bool) {
 	defer s.l.mu.Unlock()
 	took := time.Since(s.lease.began)
 	if started {
-		s.l.ended(took)
+		s.l.ended(took, s.lease.epoch == noEpoch)
 	}
 	if s.lease.ended {
 		return

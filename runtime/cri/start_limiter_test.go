@@ -112,6 +112,7 @@ func TestATicketKeepsItsPlace(t *testing.T) {
 // PL-8 for starts: a call that hangs delays no other, for not much longer than
 // starts take.
 func TestASlotThatHangsIsLent(t *testing.T) {
+	const alone = -1 // times the duration of a start that was alone
 	for name, tc := range map[string]struct {
 		before      []time.Duration // how long starts took that ended
 		slotTimeout time.Duration
@@ -124,6 +125,9 @@ func TestASlotThatHangsIsLent(t *testing.T) {
 		"slow starts":                    {[]time.Duration{9 * time.Second}, 10 * time.Second, 10 * time.Second},
 		"starts become slow":             {[]time.Duration{time.Second, 2 * time.Second}, 10 * time.Second, 5 * time.Second},
 		"one is slow by chance":          {[]time.Duration{time.Second, 2 * time.Second, time.Second}, 10 * time.Second, 4750 * time.Millisecond},
+		"a quick one alone":              {[]time.Duration{alone * 300 * time.Millisecond}, 10 * time.Second, 2 * time.Second},
+		"a quick one alone, later":       {[]time.Duration{time.Second, alone * 300 * time.Millisecond}, 10 * time.Second, 4 * time.Second},
+		"a slow one alone":               {[]time.Duration{alone * time.Second}, 10 * time.Second, 4 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -131,7 +135,10 @@ func TestASlotThatHangsIsLent(t *testing.T) {
 				for _, took := range tc.before {
 					s, err := l.acquire(t.Context(), 0)
 					require.NoError(t, err)
-					time.Sleep(took) // lent meanwhile, or not: it tells how long starts take
+					if took > 0 {
+						s.lease.epoch = l.tuner.epoch
+					}
+					time.Sleep(took.Abs()) // lent meanwhile, or not: it tells how long starts take
 					s.release(true)
 				}
 				hung, err := l.acquire(t.Context(), 0)
@@ -230,6 +237,27 @@ func TestSlowStartsAreDoubled(t *testing.T) {
 	})
 }
 
+// What starts took while the runtime was quick does not keep the limit low when it has become slow.
+func TestSlowStartsAreDoubledAfterAQuickOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(4, 64, time.Minute)
+		start := func(took time.Duration) {
+			s, err := l.acquire(t.Context(), 0)
+			assert.NoError(t, err)
+			time.Sleep(took)
+			s.release(true)
+		}
+		start(200 * time.Millisecond)
+		began := time.Now()
+		var wg sync.WaitGroup
+		for range 200 {
+			wg.Go(func() { start(3 * time.Second) })
+		}
+		wg.Wait()
+		assert.Less(t, time.Since(began), 30*time.Second) // 150 s by fours
+	})
+}
+
 // Starts that take long because the machine is busy are tried doubled once.
 func TestDoublingEndsWhereItDoesNotHelp(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
@@ -253,7 +281,7 @@ func TestStartsThatSlowEachOtherAreNotDoubled(t *testing.T) {
 		atLeast int           // how many are under way at the same time, at most
 		less    int
 	}{
-		"one processor for 300 ms": {300 * time.Millisecond, true, 5, 10},
+		"one processor for 300 ms": {300 * time.Millisecond, true, 5, 7},
 		"600 ms of waiting":        {600 * time.Millisecond, false, 64, 65},
 	} {
 		t.Run(name, func(t *testing.T) {
