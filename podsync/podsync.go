@@ -236,7 +236,7 @@ func (c *Config) fill() error {
 type Syncer struct {
 	cfg         Config
 	resolvConfs resolvConfs
-	setupSlots  setupSlots
+	setupSlots  *setupSlots
 
 	mu   sync.Mutex // guards pods; held over memory only
 	pods map[types.UID]*podState

@@ -3,29 +3,72 @@ package podsync
 import (
 	"context"
 	goruntime "runtime"
+	"sync"
 	"time"
 )
 
-// maxSetupWait is the longest that a pod waits for a slot, so that one that hangs delays others no
-// longer than this.
+// maxSetupWait is how long all slots can be held before pods go on without one, so that those that
+// hang delay others no longer than this.
 const maxSetupWait = time.Second
 
 // setupSlots bounds how many new pods are set up at a time: half as many as there are processors.
 // Of many pods that come at once, the first one starts while the others are set up.
-type setupSlots chan struct{}
+type setupSlots struct {
+	slots chan struct{}
 
-func newSetupSlots() setupSlots { return make(setupSlots, max(1, goruntime.GOMAXPROCS(0)/2)) }
+	mu      sync.Mutex
+	changed time.Time // when a slot was last taken or given back
+}
 
-// acquire waits for a slot, or until maxSetupWait has passed or ctx is done. The result gives the
-// slot back.
-func (s setupSlots) acquire(ctx context.Context) (release func()) {
-	timeout := time.NewTimer(maxSetupWait)
-	defer timeout.Stop()
-	select {
-	case s <- struct{}{}:
-		return func() { <-s }
-	case <-timeout.C:
-	case <-ctx.Done():
+func newSetupSlots() *setupSlots {
+	return &setupSlots{slots: make(chan struct{}, max(1, goruntime.GOMAXPROCS(0)/2))}
+}
+
+// acquire waits for a slot, until none was given back for maxSetupWait or ctx is done. The result
+// gives the slot back.
+func (s *setupSlots) acquire(ctx context.Context) (release func()) {
+	for {
+		acquired, wait := s.tryAcquire()
+		if acquired {
+			return s.release
+		}
+		if wait <= 0 {
+			return func() {}
+		}
+		timeout := time.NewTimer(wait)
+		select {
+		case s.slots <- struct{}{}:
+			timeout.Stop()
+			s.recordChange()
+			return s.release
+		case <-ctx.Done():
+			timeout.Stop()
+			return func() {}
+		case <-timeout.C:
+		}
 	}
-	return func() {}
+}
+
+// tryAcquire takes a slot if one is free, and returns else how long to wait for one.
+func (s *setupSlots) tryAcquire() (acquired bool, wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case s.slots <- struct{}{}:
+		s.changed = time.Now()
+		return true, 0
+	default:
+		return false, maxSetupWait - time.Since(s.changed)
+	}
+}
+
+func (s *setupSlots) release() {
+	s.recordChange()
+	<-s.slots
+}
+
+func (s *setupSlots) recordChange() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = time.Now()
 }

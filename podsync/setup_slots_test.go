@@ -1,6 +1,7 @@
 package podsync_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	goruntime "runtime"
@@ -54,15 +55,18 @@ func TestSync_BoundsPodsBeingSetUp(t *testing.T) {
 	pods := 4 * slots
 	for name, c := range map[string]struct {
 		observed runtime.Pod
+		pods     int // default: pods
 		hanging  int
 		most     int
 		took     time.Duration
 	}{
 		"new":     {most: slots, took: 40 * time.Millisecond},
 		"running": {observed: runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "sb", State: runtime.SandboxReady}}}, most: pods, took: 10 * time.Millisecond},
+		"many":    {pods: 300 * slots, most: slots, took: 3 * time.Second},
 		"hanging": {hanging: slots, most: pods, took: time.Second + 10*time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
+			pods := cmp.Or(c.pods, pods)
 			synctest.Test(t, func(t *testing.T) {
 				cgroups := &slowCgroups{hanging: c.hanging}
 				cfg := newConfig(t, &fakeNode{phase: corev1.PodPending})
