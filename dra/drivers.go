@@ -39,9 +39,9 @@ type driver struct {
 	watched   chan struct{} // closed when watch has ended; nil without Config.Node
 }
 
-// watch keeps whether the driver can be reached, until its connection is closed: a driver that was
-// killed leaves its sockets, so that only the connection says that it is gone.
-func (d *driver) watch() {
+// watch keeps whether the driver can be reached, until ctx is done or its connection is closed: a
+// driver that was killed leaves its sockets, so that only the connection says that it is gone.
+func (d *driver) watch(ctx context.Context) {
 	defer close(d.watched)
 	state := connectivity.Idle
 	for state != connectivity.Shutdown {
@@ -49,9 +49,12 @@ func (d *driver) watch() {
 			d.conn.Connect() // also after a connection has ended: the driver may be started again
 		}
 		// Bounded, as a connection may have begun and ended before the wait begins.
-		ctx, cancel := context.WithTimeout(context.Background(), maxReconnectDelay) //nolint:forbidigo // ends with the connection
-		d.conn.WaitForStateChange(ctx, state)
+		bounded, cancel := context.WithTimeout(ctx, maxReconnectDelay)
+		d.conn.WaitForStateChange(bounded, state)
 		cancel()
+		if ctx.Err() != nil {
+			return // the registration has ended, or the agent
+		}
 		state = d.conn.GetState()
 		d.m.mu.Lock()
 		changed := d.connected != (state == connectivity.Ready)
@@ -85,7 +88,7 @@ func (m *Manager) driversChanged() {
 var _ pluginregistry.Handler = (*Manager)(nil)
 
 // Register implements pluginregistry.Handler for plugins of the type DRAPlugin.
-func (m *Manager) Register(_ context.Context, p pluginregistry.Plugin) error {
+func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 	if !slices.Contains(p.Versions, api.DRAPluginService) {
 		return fmt.Errorf("dra: driver %s supports %v, must support %s", p.Name, p.Versions, api.DRAPluginService)
 	}
@@ -98,6 +101,7 @@ func (m *Manager) Register(_ context.Context, p pluginregistry.Plugin) error {
 			return (&net.Dialer{}).DialContext(ctx, "unix", p.Endpoint)
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
+		grpc.WithIdleTimeout(0), // a driver without calls is connected all the same
 	}
 	if m.cfg.Node != nil {
 		opts = append(opts, grpc.WithConnectParams(grpc.ConnectParams{
@@ -114,7 +118,7 @@ func (m *Manager) Register(_ context.Context, p pluginregistry.Plugin) error {
 	m.drivers[p.Name] = append(m.drivers[p.Name], d)
 	if m.cfg.Node != nil {
 		d.watched = make(chan struct{})
-		go d.watch()
+		go d.watch(ctx)
 	}
 	m.mu.Unlock()
 	m.cfg.Logger.Info("dra driver registered", slog.String("driver", p.Name), slog.String("endpoint", p.Endpoint))

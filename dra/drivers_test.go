@@ -1,7 +1,10 @@
 package dra_test
 
 import (
+	"bytes"
+	"context"
 	"net"
+	goruntime "runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -79,6 +82,26 @@ func TestManager_SetsDriversOfTheNode(t *testing.T) {
 	m.Deregister(t.Context(), next)
 	cluster.requireDrivers(t, "gpu.vendor.example")
 	kill()
+	m.Deregister(t.Context(), p)
+	cluster.requireDrivers(t)
+}
+
+// An agent that stops does not deregister its drivers, and watches them no longer.
+func TestManager_WatchesDriversWhileRegistered(t *testing.T) {
+	watching := func() bool {
+		stacks := make([]byte, 1<<20)
+		return bytes.Contains(stacks[:goruntime.Stack(stacks, true)], []byte("(*driver).watch("))
+	}
+	cluster := new(fakeCluster)
+	m := newManager(t, stateFile(t), fakeClaims{}, func(cfg *dra.Config) { cfg.Node = cluster })
+	p := serve(t, new(fakeDriver))
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, m.Register(ctx, p))
+	cluster.requireDrivers(t, "gpu.vendor.example")
+	require.True(t, watching())
+	cancel()
+	require.Eventually(t, func() bool { return !watching() }, time.Minute, time.Millisecond)
+	cluster.requireDrivers(t, "gpu.vendor.example") // nothing is known of their end
 	m.Deregister(t.Context(), p)
 	cluster.requireDrivers(t)
 }

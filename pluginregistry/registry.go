@@ -36,7 +36,7 @@ type Plugin struct {
 // Register has accepted.
 type Handler interface {
 	// Register makes a plugin available. The error rejects it: the plugin gets
-	// it, and is tried again later.
+	// it, and is tried again later. ctx is done when the registration ends.
 	Register(ctx context.Context, p Plugin) error
 	// Deregister is called when the socket is gone.
 	Deregister(ctx context.Context, p Plugin)
