@@ -158,8 +158,13 @@ func (f *Files) read() (all podspec.StorageObjects, err error) {
 		case err != nil:
 			continue
 		case !file.version.IsCurrent(info):
-			file.version = fileversion.Of(info, time.Now())
-			if objects, err := readStorage(path); err == nil || !ok {
+			version := fileversion.Of(info, time.Now())
+			objects, err := readStorage(path)
+			if _, unread := errors.AsType[*fs.PathError](err); unread {
+				version = fileversion.Version{} // to be read at the next time
+			}
+			file.version = version
+			if err == nil || !ok {
 				file.objects = objects
 			}
 		}
