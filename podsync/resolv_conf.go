@@ -72,6 +72,7 @@ func readResolvConf(path string) (resolvConf, error) {
 		return resolvConf{}, err
 	}
 	defer func() { _ = f.Close() }() // it was only read
+	readAt := time.Now()
 	info, err := f.Stat()
 	if err != nil {
 		return resolvConf{}, err
@@ -80,7 +81,7 @@ func readResolvConf(path string) (resolvConf, error) {
 	if err != nil {
 		return resolvConf{}, err
 	}
-	return resolvConf{fileversion.Of(info, time.Now()), parseResolvConf(b)}, nil
+	return resolvConf{fileversion.Of(info, readAt), parseResolvConf(b)}, nil
 }
 
 func parseResolvConf(b []byte) runtime.DNS {
