@@ -49,7 +49,8 @@ type Config struct {
 
 	Period time.Duration // between collections. Default: 1m
 	// RequestDelay is the minimum time between RequestCollection and the collection, which
-	// is also 20 times the time that the last list of all pods took. Default: 500ms.
+	// is also 20 times the time in which all pods were last listed and logs cleaned up, but at
+	// most Period. Default: 500ms.
 	RequestDelay time.Duration
 	// RemovalInterval is the minimum time between two removals, so that other calls of
 	// the runtime are not delayed. Reclaim ignores it. Default: 20ms.
@@ -96,7 +97,7 @@ type Collector struct {
 	collecting   chan struct{} // has one token, which the goroutine that collects owns
 	collectCh    chan struct{}
 	diskPressure atomic.Int32 // calls of Reclaim that wait or run
-	listTime     atomic.Int64 // how long the last list of all pods and logs took, and its plan; nanoseconds
+	listTime     atomic.Int64 // how long the last list of all pods took, its plan, and the cleanup of logs; nanoseconds
 }
 
 const (
@@ -106,7 +107,8 @@ const (
 	// pods remove their own containers meanwhile, so a long plan becomes outdated.
 	relistAfter = 10 * time.Second
 	// listShare is the part of the time, one in so many, in which collections for requests list
-	// all pods and logs. While thousands of pods end, there is a request at any time.
+	// all pods and clean up logs, without the lists of a plan that takes long. While thousands of
+	// pods end, there is a request at any time.
 	listShare = 20
 )
 
