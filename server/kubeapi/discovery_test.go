@@ -1,7 +1,9 @@
 package kubeapi_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -153,6 +155,21 @@ func TestEvents_SelectedAndBounded(t *testing.T) {
 	assert.Len(t, list.Items, 1, "an event of a node is in the default namespace")
 	_, err = e.client.CoreV1().Events("shop").Get(t.Context(), "e0", metav1.GetOptions{})
 	assert.Error(t, err, "the oldest are gone")
+}
+
+// The namespaces are there, whatever becomes of the metrics.
+func TestNamespaces_WithoutMetrics(t *testing.T) {
+	e := newEnv(t, func(cfg *kubeapi.Config, _ *server.Config) {
+		cfg.Stats = func(context.Context) (stats.Summary, error) { return stats.Summary{}, errors.New("the runtime is down") }
+	})
+	e.setPods(staticPod("a", nil))
+	list, err := e.client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	var names []string
+	for _, ns := range list.Items {
+		names = append(names, ns.Name)
+	}
+	assert.Equal(t, []string{"default", "kube-system", "shop"}, names)
 }
 
 // kubectl top.

@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// apply returns the document after the operation. It may change doc.
-func (op operation) apply(doc any) (any, error) {
+// apply returns the document after the operation. It may change doc. What it copies is taken from
+// copyable, which is in bytes.
+func (op operation) apply(doc any, copyable *int) (any, error) {
 	if op.Path == nil {
 		return nil, errors.New("path required")
 	}
@@ -23,7 +24,7 @@ func (op operation) apply(doc any) (any, error) {
 	case "remove":
 		return remove(doc, to)
 	case "move", "copy":
-		return op.transfer(doc, to)
+		return op.transfer(doc, to, copyable)
 	case "add", "replace", "test":
 	default:
 		return nil, fmt.Errorf("op %q is not known", op.Op)
@@ -52,7 +53,7 @@ func (op operation) apply(doc any) (any, error) {
 }
 
 // transfer moves or copies a value.
-func (op operation) transfer(doc any, to []string) (any, error) {
+func (op operation) transfer(doc any, to []string, copyable *int) (any, error) {
 	if op.From == nil {
 		return nil, errors.New("from required")
 	}
@@ -71,6 +72,9 @@ func (op operation) transfer(doc any, to []string) (any, error) {
 		b, err := json.Marshal(value) // a copy of its own
 		if err != nil {
 			return nil, err
+		}
+		if *copyable -= len(b); *copyable < 0 {
+			return nil, fmt.Errorf("the patch copies more than %d bytes", maxCopied)
 		}
 		if err := json.Unmarshal(b, &value); err != nil {
 			return nil, err

@@ -3,6 +3,8 @@ package kubeapi
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,6 +73,12 @@ func TestJSONPatch_RFC6902(t *testing.T) {
 	}
 	_, err := jsonPatch([]byte(`{}`), append(many, ']'))
 	require.ErrorContains(t, err, "10001 operations")
+	doubling := []byte(`[{"op":"add","path":"/a","value":"` + strings.Repeat("a", 1000) + `"}`)
+	for i := range 30 {
+		doubling = fmt.Appendf(doubling, `,{"op":"copy","from":"","path":"/a%d"}`, i)
+	}
+	_, err = jsonPatch([]byte(`{}`), append(doubling, ']'))
+	require.ErrorContains(t, err, "operation 12: the patch copies more than 3145728 bytes")
 }
 
 // The examples of RFC 7386, appendix A, that have objects as patches.

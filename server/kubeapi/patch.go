@@ -86,6 +86,10 @@ func mergeValue(to, from any) any {
 // maxOperations bounds a JSON patch, as an API server does.
 const maxOperations = 10_000
 
+// maxCopied bounds what the operations of a JSON patch copy together, as an API server does: each
+// copy of a document into itself doubles it.
+const maxCopied = 3 << 20
+
 // operation is one of a JSON patch, RFC 6902.
 type operation struct {
 	Op    string          `json:"op"`
@@ -110,9 +114,10 @@ func jsonPatch(original, patch []byte) ([]byte, error) {
 	if len(operations) > maxOperations {
 		return nil, fmt.Errorf("the patch has %d operations, and %d are allowed", len(operations), maxOperations)
 	}
+	copyable := maxCopied
 	for i, op := range operations {
 		var err error
-		if doc, err = op.apply(doc); err != nil {
+		if doc, err = op.apply(doc, &copyable); err != nil {
 			return nil, fmt.Errorf("operation %d: %w", i, err)
 		}
 	}

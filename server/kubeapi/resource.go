@@ -120,8 +120,8 @@ func (a *API) find(p path) *resource {
 func (a *API) refreshNamespaces(ctx context.Context) error {
 	names := map[string]bool{corev1.NamespaceDefault: true, metav1.NamespaceSystem: true}
 	for _, res := range a.resources {
-		if !res.namespaced || res.collection == nil {
-			continue
+		if !res.namespaced || res.collection == nil || res.group == metricsGroup {
+			continue // metrics have to be measured, and are in the namespaces of the pods
 		}
 		if err := res.refresh(ctx); err != nil {
 			return err
