@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,12 +27,15 @@ type lease struct {
 	owner    func() *corev1.Node // the Node object, nil while it is not known
 
 	latest  *coordinationv1.Lease // as the API server last had it
-	sent    time.Time             // the renew time that was last sent, successfully or not
+	sent    []time.Time           // the renew times that were sent since, without an answer
 	foreign int                   // renewals of ours in a row that another was before
 
 	mu        sync.Mutex // guards contended
 	contended time.Time  // when another was last known to renew this lease
 }
+
+// maxSent bounds the renewals without an answer that are remembered.
+const maxSent = 8
 
 // foreignRenewals are how many renewals by others make a contention. A previous agent
 // that is being stopped may still do one.
@@ -75,7 +79,7 @@ func (l *lease) renew(ctx context.Context) error {
 	if l.latest != nil {
 		updated, err := l.client.Update(ctx, l.next(l.latest), metav1.UpdateOptions{})
 		if err == nil {
-			l.latest, l.foreign = updated, 0
+			l.latest, l.sent, l.foreign = updated, nil, 0
 			return nil
 		}
 		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
@@ -88,7 +92,7 @@ func (l *lease) renew(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("create lease: %w", err)
 		}
-		l.latest = created
+		l.latest, l.sent = created, nil
 		return nil
 	}
 	if err != nil {
@@ -100,13 +104,14 @@ func (l *lease) renew(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("renew lease: %w", err)
 	}
-	l.latest = updated
+	l.latest, l.sent = updated, nil
 	return nil
 }
 
-// noteForeign recognizes a lease that another agent has renewed since we did.
+// noteForeign recognizes a lease that another agent has renewed since we did. The answer to a
+// renewal of ours may have been lost.
 func (l *lease) noteForeign(got *coordinationv1.Lease) {
-	if l.latest == nil || got.Spec.RenewTime == nil || got.Spec.RenewTime.Time.Equal(l.sent) ||
+	if l.latest == nil || got.Spec.RenewTime == nil || slices.ContainsFunc(l.sent, got.Spec.RenewTime.Time.Equal) ||
 		l.latest.Spec.RenewTime != nil && got.Spec.RenewTime.Equal(l.latest.Spec.RenewTime) {
 		return
 	}
@@ -135,7 +140,10 @@ func (l *lease) next(base *coordinationv1.Lease) *coordinationv1.Lease {
 	if base != nil && base.Spec.RenewTime != nil && !renewed.After(base.Spec.RenewTime.Time) {
 		renewed = base.Spec.RenewTime.Add(time.Microsecond)
 	}
-	l.sent = renewed
+	l.sent = append(l.sent, renewed)
+	if len(l.sent) > maxSent {
+		l.sent = slices.Delete(l.sent, 0, 1)
+	}
 	next.Spec.RenewTime = &metav1.MicroTime{Time: renewed}
 	if node := l.owner(); node != nil {
 		next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -385,9 +386,30 @@ func TestNode_OneForeignRenewalIsNoContention(t *testing.T) {
 	foreign.Spec.RenewTime = &metav1.MicroTime{Time: time.Now().Add(time.Second)}
 	l.noteForeign(foreign)
 	assert.False(t, l.isContended(time.Now()))
-	l.sent = foreign.Spec.RenewTime.Time
+	l.sent = []time.Time{foreign.Spec.RenewTime.Time}
 	l.noteForeign(foreign)
 	assert.Equal(t, 1, l.foreign, "a renewal of ours whose response was lost")
+}
+
+// Where the API server commits renewals and its answers are lost, the renewals are still ours.
+func TestNode_LostAnswersAreNoContention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startNode(t, NodeConfig{}).run()
+		leases := schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
+		calls := 0
+		b.client.PrependReactor("update", "leases", func(a k8stesting.Action) (bool, runtime.Object, error) {
+			sent := a.(k8stesting.UpdateAction).GetObject().(*coordinationv1.Lease).DeepCopy()
+			if sent.ResourceVersion != b.lease().ResourceVersion {
+				return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "n", errors.New("changed"))
+			}
+			calls++
+			sent.ResourceVersion = strconv.Itoa(calls)
+			return true, nil, errors.Join(b.client.Tracker().Update(leases, sent, corev1.NamespaceNodeLease), apierrors.NewTimeoutError("the answer is lost", 1))
+		})
+		b.wait(5 * time.Minute)
+		assert.Greater(t, calls, 10)
+		require.NoError(t, b.node.Check())
+	})
 }
 
 // The node controller ignores a renewal that is older than the last: after the wall clock
