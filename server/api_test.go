@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -145,7 +146,8 @@ func TestServer_NodeLogs(t *testing.T) {
 	status, _, body = n.do(t, c, http.MethodGet, "/logs/", "good")
 	assert.Equal(t, http.StatusOK, status)
 	assert.Contains(t, body, `<a href="pods/">`)
-	for _, path := range []string{"/logs/link", "/logs/..%2fsecret", "/logs/missing"} {
+	require.NoError(t, unix.Mkfifo(filepath.Join(logs, "fifo"), 0o600))
+	for _, path := range []string{"/logs/link", "/logs/..%2fsecret", "/logs/missing", "/logs/fifo"} {
 		status, _, body = n.do(t, c, http.MethodGet, path, "good")
 		assert.NotEqual(t, http.StatusOK, status, path)
 		assert.NotContains(t, body, "secret\n")

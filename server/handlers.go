@@ -4,14 +4,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/runtime"
@@ -157,13 +161,46 @@ func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
 
 // nodeLogs serves the files below Config.LogDir.
 func (s *Server) nodeLogs(w http.ResponseWriter, r *http.Request) {
+	done, ok := s.stream(w)
+	if !ok {
+		return
+	}
+	defer done()
 	root, err := os.OpenRoot(s.cfg.LogDir)
 	if err != nil {
 		s.fail(w, r, err, http.StatusInternalServerError)
 		return
 	}
 	defer func() { _ = root.Close() }()
-	http.StripPrefix("/logs/", http.FileServerFS(root.FS())).ServeHTTP(w, r)
+	http.StripPrefix("/logs/", http.FileServerFS(regularFiles{root})).ServeHTTP(streamedResponse{w, s.newFlushWriter(w)}, r)
+}
+
+// streamedResponse is a response that may last long.
+type streamedResponse struct {
+	http.ResponseWriter
+
+	body *flushWriter
+}
+
+func (r streamedResponse) Write(b []byte) (int, error) { return r.body.Write(b) }
+
+// regularFiles are the files and directories of a root without what blocks, such as FIFOs.
+type regularFiles struct{ root *os.Root }
+
+// Open implements fs.FS.
+func (r regularFiles) Open(name string) (fs.File, error) {
+	f, err := r.root.OpenFile(filepath.FromSlash(name), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		err = &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // fail responds with an error of the node. fallback is the status of an error that
