@@ -17,6 +17,7 @@ type fakeConn struct {
 	httpstream.Connection
 	sent    map[string]string // by kind of stream
 	failure map[string]error  // of opening a stream
+	quiet   string            // the kind of a stream that stays open, on which nothing is sent
 
 	opened  map[string]*fakeStream
 	removed []httpstream.Stream
@@ -33,6 +34,9 @@ func (c *fakeConn) CreateStream(headers http.Header) (httpstream.Stream, error) 
 		return nil, err
 	}
 	s := &fakeStream{Reader: strings.NewReader(c.sent[kind]), headers: headers}
+	if kind == c.quiet {
+		s.Reader, _ = io.Pipe()
+	}
 	c.opened[kind] = s
 	return s, nil
 }
@@ -53,7 +57,13 @@ type fakeStream struct {
 }
 
 func (s *fakeStream) Read(b []byte) (int, error) { return s.Reader.Read(b) }
-func (s *fakeStream) Reset() error               { return s.err }
+
+func (s *fakeStream) Reset() error {
+	if r, ok := s.Reader.(io.Closer); ok {
+		_ = r.Close()
+	}
+	return s.err
+}
 
 func (s *fakeStream) Write(b []byte) (int, error) {
 	if s.err != nil {

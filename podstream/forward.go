@@ -173,6 +173,8 @@ func (f *Forwarder) forward(ctx context.Context, client net.Conn, port uint16) e
 		defer close(sent)
 		if _, err := io.Copy(pod, client); err == nil {
 			_ = pod.CloseWrite()
+		} else {
+			_ = pod.Close() // a client that is gone reads nothing more
 		}
 	}()
 	_, err = io.Copy(client, pod)

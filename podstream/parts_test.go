@@ -193,6 +193,24 @@ func TestForwarder_Serve(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
+// A client that is gone ends the connection to the pod, although the pod sends nothing.
+func TestForwarder_ClientIsReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := newFakeConn(nil)
+		conn.quiet = "data"
+		client, peer := net.Pipe()
+		defer peer.Close()
+		err := (&Forwarder{conn: conn}).forward(t.Context(), resetConn{client}, 80)
+		require.ErrorIs(t, err, io.ErrClosedPipe)
+		assert.Len(t, conn.removed, 4, "both streams, by both who close them")
+	})
+}
+
+// resetConn is a connection whose other end has reset it.
+type resetConn struct{ net.Conn }
+
+func (resetConn) Read([]byte) (int, error) { return 0, errLost }
+
 func TestClient_Dials(t *testing.T) {
 	var address string
 	c := Client{DialContext: func(_ context.Context, _, a string) (net.Conn, error) {
