@@ -91,8 +91,8 @@ func newAgentProcess(b *testing.B, r *benchEnv, maxPods int, client bool) *nodeP
 	p := newNodeProcess(b, r, name)
 	p.command = func(b *testing.B) []string {
 		binary := filepath.Join(p.dir, "agentprocess")
-		build := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", binary, "github.com/sublet-dev/agent/test/bench/agentprocess")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as docs/embed.md advises
+		build := exec.Command("go", "build", "-race=false", "-tags", "grpcnotrace", "-o", binary, "github.com/sublet-dev/agent/test/bench/agentprocess")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as docs/embed.md advises; the race detector needs cgo
 		out, err := build.CombinedOutput()
 		require.NoError(b, err, "%s", out)
 		return []string{
