@@ -160,7 +160,9 @@ func TestEvents_SelectedAndBounded(t *testing.T) {
 // The namespaces are there, whatever becomes of the metrics.
 func TestNamespaces_WithoutMetrics(t *testing.T) {
 	e := newEnv(t, func(cfg *kubeapi.Config, _ *server.Config) {
-		cfg.Stats = func(context.Context) (stats.Summary, error) { return stats.Summary{}, errors.New("the runtime is down") }
+		cfg.Stats = func(context.Context) (stats.Summary, error) {
+			return stats.Summary{}, errors.New("the runtime is down")
+		}
 	})
 	e.setPods(staticPod("a", nil))
 	list, err := e.client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
@@ -169,7 +171,7 @@ func TestNamespaces_WithoutMetrics(t *testing.T) {
 	for _, ns := range list.Items {
 		names = append(names, ns.Name)
 	}
-	assert.Equal(t, []string{"default", "kube-system", "shop"}, names)
+	assert.Equal(t, []string{"default", "kube-node-lease", "kube-system", "shop"}, names)
 }
 
 // kubectl top.
