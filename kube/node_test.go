@@ -394,7 +394,7 @@ func TestNode_OneForeignRenewalIsNoContention(t *testing.T) {
 // Where the API server commits renewals and its answers are lost, the renewals are still ours.
 func TestNode_LostAnswersAreNoContention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := startNode(t, NodeConfig{}).run()
+		b := startNode(t, NodeConfig{})
 		leases := schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
 		calls := 0
 		b.client.PrependReactor("update", "leases", func(a k8stesting.Action) (bool, runtime.Object, error) {
@@ -406,6 +406,7 @@ func TestNode_LostAnswersAreNoContention(t *testing.T) {
 			sent.ResourceVersion = strconv.Itoa(calls)
 			return true, nil, errors.Join(b.client.Tracker().Update(leases, sent, corev1.NamespaceNodeLease), apierrors.NewTimeoutError("the answer is lost", 1))
 		})
+		b.run()
 		b.wait(5 * time.Minute)
 		assert.Greater(t, calls, 10)
 		require.NoError(t, b.node.Check())
