@@ -40,7 +40,9 @@ func TestServe_LimitsStreams(t *testing.T) {
 	first := n.follow(t, c)
 	n.follow(t, c)
 	for _, p := range []struct{ method, path string }{
-		{"GET", logPath}, {"POST", "/run/default/web/app?cmd=true"}, {"POST", "/checkpoint/default/web/app"},
+		{"GET", logPath},
+		{"POST", "/run/default/web/app?cmd=true"},
+		{"POST", "/checkpoint/default/web/app"},
 		{"GET", "/logs/"},
 	} {
 		status, header, _ := n.do(t, c, p.method, p.path, "good")
