@@ -293,6 +293,7 @@ func (m *Manager) watch(ctx context.Context, n ThresholdNotifier) {
 // wait for the next iteration.
 func (m *Manager) iterate(ctx context.Context) time.Duration {
 	m.adoptPolicy()
+	m.forgetEvicted()
 	if wait, done := m.checkNode(ctx); done {
 		return wait
 	}
@@ -353,17 +354,28 @@ func (m *Manager) measureWith(ctx context.Context, measure func(context.Context)
 // failed are pods whose eviction failed in this iteration.
 func (m *Manager) candidates(failed map[types.UID]bool) []*corev1.Pod {
 	pods := m.cfg.Pods.ActivePods()
-	active := make(map[types.UID]bool, len(m.evicting))
 	out := make([]*corev1.Pod, 0, len(pods))
 	for _, pod := range pods {
 		switch {
-		case m.evicting[pod.UID]:
-			active[pod.UID] = true
-		case failed[pod.UID], pod.DeletionTimestamp != nil, !m.cfg.EvictCritical && podspec.IsCritical(pod):
+		case m.evicting[pod.UID], failed[pod.UID], pod.DeletionTimestamp != nil, !m.cfg.EvictCritical && podspec.IsCritical(pod):
 		default:
 			out = append(out, pod)
 		}
 	}
-	m.evicting = active
 	return out
+}
+
+// forgetEvicted forgets evicted pods that are no longer active: one that returns under
+// its UID can be evicted as any other.
+func (m *Manager) forgetEvicted() {
+	if len(m.evicting) == 0 {
+		return
+	}
+	active := make(map[types.UID]bool, len(m.evicting))
+	for _, pod := range m.cfg.Pods.ActivePods() {
+		if m.evicting[pod.UID] {
+			active[pod.UID] = true
+		}
+	}
+	m.evicting = active
 }

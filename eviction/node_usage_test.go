@@ -66,6 +66,26 @@ func TestManager_PollsMoreOftenNearThreshold(t *testing.T) {
 	}
 }
 
+// A pod that returns under the UID of an evicted one, as a static pod does, is evicted as
+// any other, although its pods were not measured in between.
+func TestManager_EvictsReturnedPod(t *testing.T) {
+	g := &fakeUsageProvider{nodeSimulator: newSim()}
+	g.add("a", "10Mi", 0, 950*mib)
+	bubbleOver(t, g.nodeSimulator, g, eviction.Config{Thresholds: hardThresholds("memory.available<100Mi")}, func(t *testing.T, _ *eviction.Manager) {
+		g.takes = time.Minute // longer than the manager waits
+		g.pause(time.Minute)
+		delete(g.pods, "a")
+		g.pause(10 * time.Minute)
+		measurements := g.measurements
+		p := g.add("a", "10Mi", 0, 10*mib)
+		g.pause(10 * time.Minute)
+		assert.Equal(t, measurements, g.measurements, "pods are not measured")
+		p.memory = 950 * mib
+		g.pause(time.Minute)
+		assert.Equal(t, []string{"a", "a"}, g.victims())
+	})
+}
+
 // slowRuntime is a node whose runtime takes five seconds for its part of a measurement, or all
 // of it if the pods have no cgroups.
 type slowRuntime struct {
