@@ -1,10 +1,13 @@
 package csi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -124,10 +127,21 @@ func call[Req, Resp any](ctx context.Context, c *client, method string, secrets 
 	return nil, e
 }
 
+// withoutSecrets returns a message of a driver without the values of secrets, nor their
+// trimmed and quoted forms, and not longer than maxMessageLength.
 func withoutSecrets(message string, secrets map[string]string) string {
+	var hidden []string
 	for _, value := range secrets {
-		if value != "" {
-			message = strings.ReplaceAll(message, value, "***")
+		for _, form := range []string{value, strings.TrimSpace(value)} {
+			quoted := strconv.Quote(form)
+			hidden = append(hidden, form, quoted[1:len(quoted)-1])
+		}
+	}
+	// Longest first: a value may contain another one.
+	slices.SortFunc(hidden, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	for _, form := range hidden {
+		if form != "" {
+			message = strings.ReplaceAll(message, form, "***")
 		}
 	}
 	if len(message) > maxMessageLength {

@@ -51,6 +51,11 @@ func TestNew_ChecksConfig(t *testing.T) {
 
 func TestWithoutSecrets(t *testing.T) {
 	assert.Equal(t, "a *** b ***", withoutSecrets("a x1 b y2", map[string]string{"k": "x1", "l": "y2", "none": ""}))
+	for range 20 { // in whatever order the map has them
+		assert.Equal(t, "wrong: ***, ***", withoutSecrets("wrong: hunter2-and-more, hunter2", map[string]string{"k": "hunter2", "l": "hunter2-and-more"}))
+	}
+	assert.Equal(t, `wrong: "***"`, withoutSecrets(`wrong: "hunter2"`, map[string]string{"k": "hunter2\n"}), "trimmed")
+	assert.Equal(t, `wrong: "***"`, withoutSecrets(`wrong: "two\nlines\n"`, map[string]string{"k": "two\nlines\n"}), "quoted")
 	assert.Len(t, withoutSecrets(strings.Repeat("x", 2000), nil), maxMessageLength+len("…"))
 }
 
