@@ -23,7 +23,8 @@ import (
 //
 // The directory must be used by one source in one process at a time. It is created
 // with mode 0700 when the source is watched. The file has mode 0600 and contains
-// Secrets in plain text. It is replaced atomically and durably, at most once a second.
+// Secrets in plain text. It is replaced atomically and durably, at most once a second,
+// and half a minute after that has failed.
 // A damaged file is reported as a SourceError and renamed to a name that ends in
 // ".damaged". A Set of more than 64 MiB is not saved, which is reported as a
 // SourceError, too.
@@ -31,8 +32,10 @@ func Cached(src Source, dir string) Source {
 	return &cached{src: src, dir: dir, file: cacheFile(filepath.Join(dir, cacheFileName))}
 }
 
-// savePeriod is the minimum time between two saves.
-const savePeriod = time.Second
+const (
+	savePeriod      = time.Second      // minimum time between two saves
+	saveRetryPeriod = 30 * time.Second // time after which a save that failed is retried
+)
 
 // cached is the source that Cached returns.
 type cached struct {
@@ -152,11 +155,12 @@ func supplement(s, previous Set) Set {
 	return out
 }
 
-// saveAll saves the latest Set whenever it changes, until ctx is done, and then once
-// more. It has its own goroutine, so that the source does not wait for the disk.
+// saveAll saves the latest Set whenever it changes or could not be saved, until ctx is
+// done, and then once more. It has its own goroutine, so that the source does not wait for the disk.
 func (w *cachedWatch) saveAll(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var retry <-chan time.Time // nil: the last save did not fail
 	for done := false; !done; {
 		select {
 		case <-ctx.Done():
@@ -166,6 +170,7 @@ func (w *cachedWatch) saveAll(ctx context.Context) {
 			case <-ctx.Done():
 				done = true
 			case <-w.dirty:
+			case <-retry:
 			}
 		}
 		w.mu.Lock()
@@ -176,6 +181,9 @@ func (w *cachedWatch) saveAll(ctx context.Context) {
 		}
 		sum, err := w.file.save(latest, w.checksum)
 		w.handleSaved(sum, err, done)
+		if retry = nil; err != nil {
+			retry = time.After(saveRetryPeriod)
+		}
 		timer.Reset(savePeriod)
 	}
 }

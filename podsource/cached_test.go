@@ -161,6 +161,26 @@ func TestCached_ReportsSaveError(t *testing.T) {
 	})
 }
 
+// What could not be saved is saved when the disk has space, although the source has
+// nothing new.
+func TestCached_RetriesSave(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "set.json")
+	require.NoError(t, os.Mkdir(path, 0o700)) // no file can take its place
+	bubble(t, func(t *testing.T) {
+		r := start(t, podsource.Cached(podsource.NewMemory(pod("x", "1")), dir))
+		assert.Equal(t, []string{"ADD a x=1"}, r.delivered())
+		time.Sleep(2 * time.Minute)
+		assert.Contains(t, r.errors(), "save pods of the source")
+		require.NoError(t, os.Remove(path))
+		time.Sleep(time.Minute)
+		assert.Empty(t, r.errors())
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		assert.Contains(t, string(content), `"image":"1"`)
+	})
+}
+
 // breaking is a source whose Watch ends with an error after it has handed over a
 // Set, each time the next one.
 type breaking struct {
