@@ -160,7 +160,8 @@ func supplement(s, previous Set) Set {
 func (w *cachedWatch) saveAll(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var retry <-chan time.Time // nil: the last save did not fail
+	retry := time.NewTimer(0)
+	defer retry.Stop()
 	for done := false; !done; {
 		select {
 		case <-ctx.Done():
@@ -170,7 +171,7 @@ func (w *cachedWatch) saveAll(ctx context.Context) {
 			case <-ctx.Done():
 				done = true
 			case <-w.dirty:
-			case <-retry:
+			case <-retry.C:
 			}
 		}
 		w.mu.Lock()
@@ -181,8 +182,8 @@ func (w *cachedWatch) saveAll(ctx context.Context) {
 		}
 		sum, err := w.file.save(latest, w.checksum)
 		w.handleSaved(sum, err, done)
-		if retry = nil; err != nil {
-			retry = time.After(saveRetryPeriod)
+		if retry.Stop(); err != nil {
+			retry.Reset(saveRetryPeriod)
 		}
 		timer.Reset(savePeriod)
 	}
