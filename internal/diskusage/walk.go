@@ -28,11 +28,15 @@ type Walk struct {
 	path    string // for errors only
 	root    fileID
 	dirs    []walkDir // from the root to the current directory; empty: done
+	names   int       // bytes of all walkDir.rest
 	used    runtime.DiskUsage
 	parts   float64 // sum of the inodes of which each name counts for a part
 	counted map[fileID]struct{}
 	err     error // the first error; the files concerned are not counted
 }
+
+// errTooMany means that files of subdirectories are not counted.
+var errTooMany = errors.New("too many subdirectories in each of many nested directories")
 
 // fileID identifies a file that has several names.
 type fileID struct{ dev, ino uint64 }
@@ -51,6 +55,11 @@ const (
 	// walkOpen is the number of directories that stay open, from the root down, besides the
 	// current one.
 	walkOpen = 8
+	// walkNames is the number of bytes of names above which subdirectories are counted
+	// before the rest of their directory is read, which stays open meanwhile.
+	walkNames = 1 << 20
+	// walkPartial is the maximum number of further directories that stay open for that.
+	walkPartial = 32
 	// walkLinked is the maximum number of files with several names that are recorded as
 	// counted. Of further ones, each name counts for its part.
 	walkLinked = 1 << 16
@@ -101,7 +110,7 @@ func (w *Walk) Step() {
 		return
 	}
 	d := &w.dirs[len(w.dirs)-1]
-	if !d.read {
+	if !d.read && (len(d.rest) == 0 || w.names <= walkNames || !w.canStayOpen(len(w.dirs)-1)) {
 		w.readSome(d)
 		return
 	}
@@ -111,6 +120,7 @@ func (w *Walk) Step() {
 		return
 	}
 	d.rest = rest
+	w.names -= len(name) + 1
 	fd, err := unix.Openat(int(d.file.Fd()), string(name), openDir, 0)
 	if err != nil {
 		w.fail("open", err)
@@ -151,10 +161,25 @@ func (w *Walk) enter(fd int) {
 		return
 	}
 	w.dirs = append(w.dirs, walkDir{id: idOf(&st), file: f})
-	if i := len(w.dirs) - 2; i >= walkOpen {
+	if i := len(w.dirs) - 2; i >= walkOpen && w.dirs[i].read {
 		w.dirs[i].file.Close() //nolint:errcheck,gosec // it was only read
 		w.dirs[i].file = nil
 	}
+}
+
+// canStayOpen reports whether the directory i can stay open while its subdirectories are
+// counted.
+func (w *Walk) canStayOpen(i int) bool {
+	if i < walkOpen {
+		return true
+	}
+	open := 0
+	for _, d := range w.dirs[walkOpen:i] {
+		if d.file != nil {
+			open++
+		}
+	}
+	return open < walkPartial
 }
 
 // leave closes the current directory and returns to its parent.
@@ -177,7 +202,10 @@ func (w *Walk) leave() {
 		unix.Close(fd) //nolint:errcheck // it was not read
 	}
 	// The directory was moved. Continue with the nearest one that is open.
-	w.dirs = w.dirs[:walkOpen]
+	for ; w.dirs[last-1].file == nil; last-- {
+		w.names -= len(w.dirs[last-1].rest)
+	}
+	w.dirs = w.dirs[:last]
 }
 
 // readSome reads and counts some entries of a directory.
@@ -193,8 +221,13 @@ func (w *Walk) readSome(d *walkDir) {
 			continue
 		}
 		w.add(&st)
-		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		switch {
+		case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		case w.names > walkNames && !w.canStayOpen(len(w.dirs)-1):
+			w.fail("read", errTooMany)
+		default:
 			d.rest = append(append(d.rest, e.Name()...), 0)
+			w.names += len(e.Name()) + 1
 		}
 	}
 	if err != nil {

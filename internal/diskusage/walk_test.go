@@ -44,6 +44,10 @@ func stepwise(t *testing.T, w *Walk) runtime.DiskUsage {
 	t.Helper()
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
+	maxOpen := walkOpen + 1
+	if w.names > walkNames {
+		maxOpen += walkPartial
+	}
 	for len(w.dirs) > 0 {
 		before := w.SoFar()
 		require.False(t, w.Run(over), "it is left off")
@@ -57,7 +61,7 @@ func stepwise(t *testing.T, w *Walk) runtime.DiskUsage {
 				open++
 			}
 		}
-		require.LessOrEqual(t, open, walkOpen+1)
+		require.LessOrEqual(t, open, maxOpen)
 	}
 	require.True(t, w.Run(over))
 	return w.SoFar()
@@ -72,7 +76,7 @@ func grow(t *testing.T, rng *rand.Rand, dir string, most *int) {
 		}
 		name := filepath.Join(dir, fmt.Sprint(i))
 		switch k := rng.IntN(10); {
-		case k < 3 || i == 1:
+		case (k < 3 || i == 1) && strings.Count(name, "/") < walkOpen+walkPartial:
 			require.NoError(t, os.Mkdir(name, 0o700))
 			grow(t, rng, name, most)
 		case k < 4:
@@ -96,8 +100,33 @@ func TestWalk_RandomTrees(t *testing.T) {
 		require.True(t, w.Run(t.Context()))
 		assert.Equal(t, want, w.SoFar(), "seed %d", seed)
 		assert.Equal(t, want, stepwise(t, New(dir)), "seed %d", seed)
+		assert.Equal(t, want, stepwise(t, withoutRoom(New(dir))), "seed %d", seed)
 		assert.NoError(t, w.err)
 	}
+}
+
+// withoutRoom returns w with as many names as it may have.
+func withoutRoom(w *Walk) *Walk {
+	w.names = walkNames + 1
+	return w
+}
+
+// Very many subdirectories are counted with few of their names in memory.
+func TestWalk_ManySubdirectories(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 5_000 {
+		at := filepath.Join(dir, fmt.Sprintf("%0250d", i))
+		require.NoError(t, os.Mkdir(at, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(at, "file"), nil, 0o600))
+	}
+	w := New(dir)
+	for peak := 0; !w.Done(); w.Step() {
+		peak = max(peak, w.names)
+		require.LessOrEqual(t, peak, walkNames+walkBatch*256)
+	}
+	require.NoError(t, w.Err())
+	assert.Zero(t, w.names)
+	assert.Equal(t, uint64(10_001), w.SoFar().Inodes)
 }
 
 // There is no depth limit: paths longer than the kernel accepts are counted, with few
@@ -127,6 +156,9 @@ func TestWalk_DeepTree(t *testing.T) {
 		assert.Equal(t, uint64(2*levels+2), u.Inodes)
 		assert.GreaterOrEqual(t, u.Bytes, uint64(100_000))
 	}
+	w := withoutRoom(New(dir))
+	assert.Greater(t, stepwise(t, w).Inodes, uint64(walkOpen+walkPartial), "what lies nearer to the root is counted")
+	assert.ErrorIs(t, w.Err(), errTooMany)
 }
 
 func allOf(t *testing.T, dir string) runtime.DiskUsage {
