@@ -160,7 +160,8 @@ func supplement(s, previous Set) Set {
 func (w *cachedWatch) saveAll(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	retry := time.NewTimer(0)
+	retry := time.NewTimer(saveRetryPeriod)
+	retry.Stop() // until a save fails
 	defer retry.Stop()
 	for done := false; !done; {
 		select {
