@@ -101,10 +101,10 @@ func (m *Manager) Inject(ctx context.Context, pod *corev1.Pod, container *corev1
 		return runtime.Injection{}, err
 	}
 	var err error
-	if n := ExclusiveCPUs(pod, container); n > 0 && !running {
-		err = m.assign(ctx, pod, container, n)
+	if n := ExclusiveCPUs(pod, container); running {
+		err = m.resize(pod, container, n)
 	} else if n > 0 {
-		err = m.confirm(pod, container.Name)
+		err = m.assign(ctx, pod, container, n)
 	}
 	if err != nil {
 		return runtime.Injection{}, fmt.Errorf("CPUs of container %s: %w", container.Name, err)
@@ -121,6 +121,27 @@ func (m *Manager) assign(ctx context.Context, pod *corev1.Pod, container *corev1
 	}
 	m.mu.Lock()
 	err := m.reserve(pod, container, n, m.topology.Nodes())
+	m.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return m.confirm(pod, container.Name)
+}
+
+// resize gives a running container what was reserved for it, and frees those of its CPUs
+// that are more than n, which no admitter decides about.
+func (m *Manager) resize(pod *corev1.Pod, container *corev1.Container, n int) error {
+	var err error
+	m.mu.Lock()
+	switch a := m.pods[pod.UID][container.Name]; {
+	case a.CPUs.Len() <= n:
+	case n > 0:
+		err = m.reserve(pod, container, n, m.topology.Nodes())
+	default:
+		delete(m.pods[pod.UID], container.Name)
+		m.file.Changed()
+		m.cfg.Logger.Info("exclusive cpus released", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("containerName", container.Name), slog.String("cpus", a.CPUs.String()))
+	}
 	m.mu.Unlock()
 	if err != nil {
 		return err
@@ -184,14 +205,25 @@ func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, n
 		return nil
 	}
 	a := assignment{reserved: true}
-	if ok && !current.reserved {
+	own := current.CPUs
+	switch {
+	case ok && !current.reserved:
 		a.previous = &current
+	case current.previous != nil:
+		if current.previous.isFor(n, m.topology.Online()) {
+			m.pods[pod.UID][container.Name] = *current.previous
+			return nil
+		}
+		a.previous = current.previous
+		own = own.Union(a.previous.CPUs)
 	}
-	reusable := m.reusable(pod, container.Name).Union(current.CPUs.Minus(m.cfg.Reserved))
+	own = own.Minus(m.cfg.Reserved)
+	reusable := m.reusable(pod, container.Name).Union(own)
 	free := m.free().Union(reusable)
 	near := m.topology.CPUsOf(nodes)
-	// First those of init containers that have ended, so that the others stay free.
-	for _, candidates := range []topology.Set{reusable.Intersect(near), free.Intersect(near), free} {
+	// First its own ones, and those of init containers that have ended, so that the others
+	// stay free.
+	for _, candidates := range []topology.Set{own.Intersect(near), reusable.Intersect(near), free.Intersect(near), free} {
 		if a.CPUs, ok = m.topology.Pick(candidates, n); !ok {
 			continue
 		}

@@ -2,7 +2,6 @@ package cpumanager_test
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
@@ -160,42 +159,6 @@ func TestManager_RejectsForTooFewCPUs(t *testing.T) {
 	})
 }
 
-// A container that is resized gets other CPUs once the resize is admitted; until then, and if
-// it is not, it keeps those that it has.
-func TestManager_ResizesContainers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rt := new(fakeRuntime)
-		file := stateFile(t)
-		m := newManager(t, newMachine(1, 4), file)
-		start(t, m, rt)
-		synctest.Wait()
-		admitter, err := topology.New(topology.Config{Nodes: topology.NewSet(0), Providers: []topology.Provider{m}})
-		require.NoError(t, err)
-		p, other := pod("p", container("c", "1")), pod("other", container("c", "1"))
-		require.Equal(t, "1", inject(t, m, p))
-		rt.run(p, "1")
-
-		large := pod("p", container("c", "2"))
-		require.True(t, admitter.Admit(large, nil).Admitted)
-		require.Equal(t, "1", m.CPUs("p", "c").String())
-		require.True(t, admitter.Admit(other, nil).Admitted, "p is not active: the resize is forgotten")
-		require.Equal(t, "1", m.CPUs("p", "c").String())
-		require.True(t, admitter.Admit(large, []*corev1.Pod{other}).Admitted)
-		i, err := m.Inject(t.Context(), large, &large.Spec.Containers[0], true)
-		require.NoError(t, err)
-		require.Equal(t, "1,3", i.Cpuset.CPUs)
-		synctest.Wait()
-		require.Equal(t, []string{"p/c=1,3"}, rt.taken())
-		huge := pod("p", container("c", "4"))
-		require.False(t, admitter.Admit(huge, []*corev1.Pod{other}).Admitted)
-		require.Equal(t, "1,3", m.CPUs("p", "c").String())
-
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.JSONEq(t, `{"version":1,"pods":{"p":{"c":{"cpus":"1,3"}}}}`, string(text), "without what is only reserved")
-	})
-}
-
 func TestManager_MemoryAffinity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := new(fakeRuntime)
@@ -340,23 +303,5 @@ func TestManager_Hints(t *testing.T) {
 		i, err := m.Inject(t.Context(), all, &all.Spec.Containers[0], false)
 		require.NoError(t, err)
 		require.NotEmpty(t, i.Cpuset.MemoryNodes, "all that a node has")
-	})
-}
-
-// What a container has while it is being resized is not free yet.
-func TestManager_KeepsCPUsUntilResized(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newManager(t, newMachine(1, 8), stateFile(t))
-		start(t, m, new(fakeRuntime))
-		require.Equal(t, "1-2", inject(t, m, pod("p", container("c", "2"))))
-		smaller := pod("p", container("c", "1"))
-		require.NoError(t, m.Reserve(smaller, &smaller.Spec.Containers[0], topology.NewSet(0)))
-		q := pod("q", container("c", "6"))
-		_, err := m.Inject(t.Context(), q, &q.Spec.Containers[0], false)
-		require.ErrorIs(t, err, cpumanager.ErrNotEnough)
-		i, err := m.Inject(t.Context(), smaller, &smaller.Spec.Containers[0], true)
-		require.NoError(t, err)
-		require.Equal(t, "1", i.Cpuset.CPUs)
-		require.Equal(t, "2-7", inject(t, m, q))
 	})
 }
