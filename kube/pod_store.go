@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
@@ -154,7 +155,7 @@ func (s *podStore) Delete(obj any) error {
 	s.mu.Lock()
 	previous, ok := s.pods[keyOf(pod)]
 	if ok = ok && previous.UID == pod.UID; ok {
-		s.remove(pod)
+		s.remove(pod, pod.ResourceVersion)
 	}
 	s.mu.Unlock()
 	if ok {
@@ -164,21 +165,22 @@ func (s *podStore) Delete(obj any) error {
 	return nil
 }
 
-// remove forgets a pod but for its last version. s.mu is held.
-func (s *podStore) remove(pod *corev1.Pod) {
+// remove forgets a pod but for the last version in which it can have existed. s.mu is held.
+func (s *podStore) remove(pod *corev1.Pod, version string) {
 	s.order[s.pods[keyOf(pod)].index] = nil
 	delete(s.pods, keyOf(pod))
 	s.compact()
 	last := &corev1.Pod{}
-	last.UID, last.ResourceVersion = pod.UID, pod.ResourceVersion
+	last.UID, last.ResourceVersion = pod.UID, version
 	s.deleted = append(s.deleted, last)
 	if len(s.deleted) > maxDeleted {
 		s.deleted = slices.Clone(s.deleted[1:])
 	}
 }
 
-// Replace implements cache.ReflectorStore: list has all pods.
-func (s *podStore) Replace(list []any, _ string) error {
+// Replace implements cache.ReflectorStore: list has all pods as of version, from which the
+// watch goes on.
+func (s *podStore) Replace(list []any, version string) error {
 	listed := make(map[types.NamespacedName]*corev1.Pod, len(list))
 	s.mu.Lock()
 	var updated, removed []*corev1.Pod
@@ -200,7 +202,7 @@ func (s *podStore) Replace(list []any, _ string) error {
 		}
 	}
 	for _, pod := range removed {
-		s.remove(pod)
+		s.remove(pod, cmp.Or(version, pod.ResourceVersion)) // the response to an earlier patch may follow
 	}
 	s.synced, s.err = true, nil
 	s.mu.Unlock()

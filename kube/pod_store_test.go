@@ -50,3 +50,26 @@ func TestPodStore_KeepsTheOrder(t *testing.T) {
 	require.NoError(t, s.Replace([]any{newPod("d", "4"), newPod("c", "3")}, ""))
 	assert.Equal(t, []string{"c/3@10009", "d/4@10008"}, delivered(), "those that are not listed are gone")
 }
+
+// The response to a patch that arrives after the list without its pod does not bring the pod
+// back, but what is watched after a stale list does.
+func TestPodStore_ListIsTheEndOfWhatItLacks(t *testing.T) {
+	s := newPodStore("n")
+	at := func(version string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "1", ResourceVersion: version},
+			Spec:       corev1.PodSpec{NodeName: "n"},
+		}
+	}
+	require.NoError(t, s.Replace([]any{at("10")}, "12"))
+	require.NoError(t, s.Replace(nil, "20"))
+	s.observe(at("15"))
+	assert.Empty(t, s.set().Pods)
+
+	s.observe(at("30"))
+	require.Len(t, s.set().Pods, 1)
+	require.NoError(t, s.Replace(nil, "25"))
+	require.Empty(t, s.set().Pods)
+	require.NoError(t, s.Add(at("30")))
+	assert.Len(t, s.set().Pods, 1)
+}
