@@ -22,6 +22,7 @@ type server struct {
 type pollState struct {
 	content
 	etag, modified string // of the response with that content
+	sum            string // of the response with that content
 	complete       bool   // a response was valid
 	err            *SourceError
 }
@@ -77,14 +78,17 @@ func (s *server) poll(ctx context.Context, client *http.Client, a *pollState) (c
 	next, err := s.get(ctx, client, a)
 	switch {
 	case err != nil:
-		if a.err != nil && a.err.Err.Error() == err.Error() {
+		isKnown := a.err != nil && a.err.Err.Error() == err.Error()
+		if isKnown && (next == nil || next.sum == a.sum) {
 			return false
 		}
 		if next == nil {
 			next = &pollState{content: a.allRetained(), etag: a.etag, modified: a.modified}
 		}
-		next.complete = a.complete
-		next.err = &SourceError{Location: s.location, Err: err, Since: time.Now()}
+		next.complete, next.err = a.complete, a.err
+		if !isKnown {
+			next.err = &SourceError{Location: s.location, Err: err, Since: time.Now()}
+		}
 	case next == nil: // not modified
 		if a.err == nil {
 			return false
@@ -139,7 +143,7 @@ func (s *server) get(ctx context.Context, client *http.Client, a *pollState) (*p
 		return nil, fmt.Errorf("response exceeds %d bytes: %w", s.cfg.MaxBytes, podspec.ErrTooLarge)
 	}
 	opt := podspec.DecodeOptions{Lenient: s.cfg.Lenient, MaxBytes: s.cfg.MaxBytes}
-	var next pollState
+	next := pollState{sum: checksum(data)}
 	if next.content, err = parse(data, opt, a.content); err == nil {
 		// An invalid response must be fetched again even if it is not modified.
 		next.etag, next.modified = resp.Header.Get("ETag"), resp.Header.Get("Last-Modified")

@@ -117,6 +117,28 @@ func TestHTTP_FailsAndRecovers(t *testing.T) {
 	})
 }
 
+// SR-6: an invalid manifest holds up no other one, however long it stays invalid.
+func TestHTTP_AppliesChangesBesideInvalidManifest(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &fakeServer{}
+		const invalid = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: broken}\nspec: {contaners: []}\n"
+		s.says(200, manifest("x", "1")+invalid)
+		r := start(t, ask(t, podsource.HTTPConfig{Transport: s}))
+		step := func() []string { time.Sleep(20 * time.Second); return r.delivered() }
+		assert.Equal(t, []string{"ADD a x-n1=1"}, r.delivered())
+		fault := r.errors()
+		assert.Contains(t, fault, "contaners")
+		assert.Empty(t, step())
+		s.says(200, manifest("x", "2")+invalid)
+		assert.Equal(t, []string{"REMOVE a x-n1=1", "ADD a x-n1=2"}, step())
+		assert.Equal(t, fault, r.errors())
+		s.says(200, manifest("x", "2")+invalid+"---\n"+manifest("z", "1"))
+		assert.Equal(t, []string{"ADD a z-n1=1"}, step())
+		assert.Equal(t, fault, r.errors())
+		assert.Empty(t, step())
+	})
+}
+
 // SR-6: headers as given; only what changed is sent again.
 func TestHTTP_ConditionalRequests(t *testing.T) {
 	for name, field := range map[string][2]string{
