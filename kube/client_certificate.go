@@ -57,6 +57,11 @@ func NewClientCertificate(cfg ClientCertificateConfig) (*ClientCertificate, erro
 		return nil, err
 	}
 	setDefault(&cfg.Logger, slog.New(slog.DiscardHandler))
+	dir, err := filepath.Abs(cfg.Dir) // the kubeconfig may be in another directory
+	if err != nil {
+		return nil, fmt.Errorf("kube: directory of certificates: %w", err)
+	}
+	cfg.Dir = dir
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("kube: directory of certificates: %w", err)
 	}

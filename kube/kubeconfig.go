@@ -22,10 +22,13 @@ const (
 // LoadKubeconfig returns the client configuration of a kubeconfig file, with the limits
 // of a kubelet. It checks what can be checked without the API server: that there are a
 // server and a user with credentials, and that its certificate can be used now. Certificates
-// that the file names are read again when they change.
+// that the file names are read again when they change. Their paths are relative to its directory.
 func LoadKubeconfig(file string) (*rest.Config, error) {
 	loaded, err := clientcmd.LoadFromFile(file)
 	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
+	}
+	if err := clientcmd.ResolveLocalPaths(loaded); err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
 	}
 	cfg, err := clientcmd.NewNonInteractiveClientConfig(*loaded, loaded.CurrentContext, &clientcmd.ConfigOverrides{}, &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}).ClientConfig()

@@ -135,10 +135,15 @@ func (f *configFlags) limit(cfg *server.Config) error {
 	if !*k.EnableDebuggingHandlers {
 		cfg.Logs, cfg.Streams, cfg.Commands = nil, nil, nil
 	}
-	encrypted, err := f.effective.TLS()
+	return f.limitTLS(cfg)
+}
+
+// limitTLS sets what the configuration says about TLS of any server.
+func (f *configFlags) limitTLS(cfg *server.Config) error {
+	limits, err := f.effective.TLS()
 	if cfg.TLS != nil && err == nil {
 		cfg.TLS = cfg.TLS.Clone()
-		cfg.TLS.MinVersion, cfg.TLS.CipherSuites, cfg.TLS.CurvePreferences = encrypted.MinVersion, encrypted.CipherSuites, encrypted.CurvePreferences
+		cfg.TLS.MinVersion, cfg.TLS.CipherSuites, cfg.TLS.CurvePreferences = limits.MinVersion, limits.CipherSuites, limits.CurvePreferences
 	}
 	return err
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/prometheus/common/expfmt"
@@ -73,6 +76,42 @@ func TestServe_KubeletAPI(t *testing.T) {
 		code, _ = get(servers[0], path, "", false)
 		assert.Equal(t, http.StatusForbidden, code, "%s without TLS", path)
 	}
+}
+
+// -tls-min-version is that of all servers.
+func TestRun_LimitsTLSOfAllServers(t *testing.T) {
+	certFile, keyFile, _ := writeCert(t, "server")
+	caFile, _, _ := writeCert(t, "client")
+	parsed := func(dir, listen string, more ...string) flags {
+		f, err := parse(append([]string{
+			"-manifests", t.TempDir(), "-root-dir", dir, "-pod-logs-dir", filepath.Join(dir, "logs"), "-hostname-override", "n", "-listen", listen,
+			"-tls-cert-file", certFile, "-tls-private-key-file", keyFile, "-client-ca-file", caFile, "-tls-min-version", "VersionTLS13",
+		}, more...), io.Discard)
+		require.NoError(t, err)
+		return f
+	}
+	listen, alone, https, kubeAPI := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	for _, f := range []flags{
+		parsed(t.TempDir(), listen),
+		parsed(t.TempDir(), alone, "-listen-https", https, "-kube-api", kubeAPI),
+	} {
+		go func() { ended <- run(ctx, f, io.Discard) }()
+	}
+	for _, addr := range []string{listen, https, kubeAPI} {
+		dial := func(version uint16) error {
+			conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, MaxVersion: version}) //nolint:gosec // versions are what it is about
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		}
+		require.Eventually(t, func() bool { return dial(tls.VersionTLS13) == nil }, time.Minute, 20*time.Millisecond, addr)
+		require.ErrorContains(t, dial(tls.VersionTLS12), "protocol version", addr)
+	}
+	cancel()
+	require.NoError(t, errors.Join(<-ended, <-ended))
 }
 
 // namedByKubelet are metrics whose names are those of the kubelet, which Prometheus' linter
