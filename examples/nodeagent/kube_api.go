@@ -110,11 +110,15 @@ func (k *kubeAPI) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	srv, err := server.New(server.Config{
+	serverConfig := server.Config{
 		Addr: k.flags.kubeAPI.addr, AllowNonLoopback: !isLoopback(k.flags.kubeAPI.addr), TLS: creds.TLS(), NodeName: k.flags.nodeName,
 		Authenticators: []server.Authenticator{creds}, Authorizer: kubeapi.AllowAll(), KubeAPI: api, Logger: k.log,
 		Pods: a.Pods, Logs: a, Streams: a, Checks: []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}},
-	})
+	}
+	if err := k.flags.config.limitTLS(&serverConfig); err != nil {
+		return fmt.Errorf("-kube-api: %w", err)
+	}
+	srv, err := server.New(serverConfig)
 	if err != nil {
 		return fmt.Errorf("-kube-api: %w", err)
 	}

@@ -40,7 +40,9 @@ func newServers(f *flags, c *cluster, a *agent.Agent, m *metrics, socket *socket
 		servers, err = append(servers, srv), errors.Join(err, errServer)
 	}
 	if f.listen.addr != "" {
-		add(f.listen.configure)
+		add(func(cfg *server.Config) error {
+			return errors.Join(f.listen.configure(cfg), f.config.limitTLS(cfg))
+		})
 	}
 	if f.listen.https != "" {
 		add(func(cfg *server.Config) error {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -131,4 +132,12 @@ func requireMetrics(t *testing.T, path, body string) {
 	for _, p := range problems {
 		assert.True(t, namedByKubelet[p.Metric], "%s: %s: %s", path, p.Metric, p.Text)
 	}
+}
+
+// freeAddr returns an address of loopback on which nothing listens.
+func freeAddr(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
 }
