@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -24,7 +25,8 @@ type fakeNode struct {
 	run      func(ctx context.Context, id string, cmd []string) (out string, code int, err error)
 	ports    map[string]func(net.Conn)
 	execs    []exec
-	now      int // commands that run
+	stall    time.Duration // until a command starts
+	now      int           // commands that run
 	max      int
 	recorded []*corev1.Event
 }
@@ -46,7 +48,15 @@ func (n *fakeNode) Get(uid types.UID) (runtime.Pod, bool) {
 	return p, ok
 }
 
-func (n *fakeNode) Exec(ctx context.Context, id string, cmd []string, _ time.Duration, _ int) ([]byte, int, error) {
+func (n *fakeNode) Exec(ctx context.Context, id string, cmd []string, timeout time.Duration, _ int) ([]byte, int, error) {
+	n.mu.Lock()
+	stall := n.stall
+	n.mu.Unlock()
+	if err := sleep.For(ctx, stall); err != nil {
+		return nil, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	n.mu.Lock()
 	n.execs = append(n.execs, exec{time.Now(), id, cmd})
 	n.now++

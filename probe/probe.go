@@ -40,8 +40,9 @@ type PodCache interface {
 }
 
 // Execer runs a command in a container and returns at most limit bytes of its output. It
-// returns when ctx ends. An exit code other than 0 is not an error. A command that
-// exceeds the timeout is an error that wraps runtime.ErrDeadlineExceeded.
+// returns when ctx ends, which is a minute after the timeout. An exit code other than 0 is
+// not an error. A command that exceeds the timeout, counted from its start, is ended, and an
+// error that wraps runtime.ErrDeadlineExceeded.
 type Execer interface {
 	Exec(ctx context.Context, containerID string, cmd []string, timeout time.Duration, limit int) (output []byte, exitCode int, err error)
 }

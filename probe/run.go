@@ -61,6 +61,12 @@ func (b *probe) shouldRun() bool {
 	return s == nil || s.id == b.id && s.result == runtime.ProbeSuccess
 }
 
+// execAllowance is how long a run of a command may take beyond its timeout. The runtime ends
+// a command at the timeout, which begins when the command does; a runtime that is slow to
+// begin or to answer says nothing about the health of its containers. A kubelet waits for
+// two minutes.
+const execAllowance = time.Minute
+
 // fire runs the probe if it is due.
 func (m *Manager) fire(b *probe) {
 	observed := m.cachedPod(b.pod.uid)
@@ -77,7 +83,11 @@ func (m *Manager) fire(b *probe) {
 		return
 	}
 	run := m.ctx
-	ctx, cancel := context.WithTimeout(run, timeout(b.spec))
+	limit := timeout(b.spec)
+	if b.spec.Exec != nil {
+		limit += execAllowance
+	}
+	ctx, cancel := context.WithTimeout(run, limit)
 	b.cancel = cancel
 	m.wg.Add(1)
 	defer m.wg.Done()
