@@ -1,12 +1,12 @@
 package status
 
 import (
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/sublet-dev/agent/internal/podinput"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -14,51 +14,42 @@ import (
 // status. Its only other input is the previous status, so equal inputs give the
 // same result again. This is the case in most syncs of most pods.
 type generateInputs struct {
-	pod       *corev1.Pod
-	observed  runtime.Pod
-	probes    runtime.PodProbeResults
+	pod       podinput.Input
 	resources runtime.ResourceStatuses
 	env       NodeInfo
 }
 
-// inputs returns the inputs of a status, or nil for a pod with a failure, a
-// termination or another change in progress.
-func inputs(pod *corev1.Pod, r *runtime.Report, env NodeInfo) *generateInputs {
-	if r.Termination != nil || r.Finished || r.Blocked != nil || len(r.Failures) > 0 {
-		return nil
-	}
-	return &generateInputs{pod: pod, observed: r.Observed, probes: r.Probes, resources: r.Resources, env: env}
+// inTransition reports whether a pod has a failure, a termination or another change in
+// progress. Its status depends on more than the inputs that are compared.
+func inTransition(r *runtime.Report) bool {
+	return r.Termination != nil || r.Finished || r.Blocked != nil || len(r.Failures) > 0
 }
 
-// equal compares read-only values by address: the same observed state is the same
-// memory.
-func (s *generateInputs) equal(o *generateInputs) bool {
-	return s.pod == o.pod &&
-		s.observed.UID == o.observed.UID && s.observed.ObservedAt.Equal(o.observed.ObservedAt) &&
-		s.observed.Object == o.observed.Object && s.env.RunsPods == o.env.RunsPods &&
-		sameMemory(s.observed.Sandboxes, o.observed.Sandboxes) && sameMemory(s.observed.Containers, o.observed.Containers) &&
-		maps.Equal(s.probes, o.probes) &&
-		sameResources(s.resources, o.resources) &&
-		s.env.RuntimeName == o.env.RuntimeName && s.env.HasRecursiveReadOnlyMounts == o.env.HasRecursiveReadOnlyMounts && slices.Equal(s.env.HostIPs, o.env.HostIPs)
+// inputs returns the inputs of a status, or nil for a pod in transition.
+func inputs(pod *corev1.Pod, r *runtime.Report, env NodeInfo) *generateInputs {
+	if inTransition(r) {
+		return nil
+	}
+	return &generateInputs{pod: podinput.Of(pod, &r.Observed, r.Probes), resources: r.Resources, env: env}
+}
+
+// equal reports whether the inputs of the status would be the same now.
+func (s *generateInputs) equal(pod *corev1.Pod, r *runtime.Report, env NodeInfo) bool {
+	return !inTransition(r) && s.pod.Equal(pod, &r.Observed, r.Probes) && sameResources(s.resources, r.Resources) &&
+		s.env.RunsPods == env.RunsPods && s.env.RuntimeName == env.RuntimeName &&
+		s.env.HasRecursiveReadOnlyMounts == env.HasRecursiveReadOnlyMounts && slices.Equal(s.env.HostIPs, env.HostIPs)
 }
 
 func sameResources(a, b runtime.ResourceStatuses) bool {
 	return len(a) == 0 && len(b) == 0 || equality.Semantic.DeepEqual(a, b)
 }
 
-func sameMemory[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
-}
-
 // unchanged returns the status for the inputs if it is known without generating it.
-func (m *Manager) unchanged(in *generateInputs) (corev1.PodStatus, bool) {
-	if in == nil {
-		return corev1.PodStatus{}, false
-	}
+func (m *Manager) unchanged(pod *corev1.Pod, r *runtime.Report, env NodeInfo) (corev1.PodStatus, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e := m.entries[in.pod.UID]
-	if e == nil || e.inputs == nil || !e.unfinished || e.forgotten || e.restored || !e.inputs.equal(in) {
+	e := m.entries[pod.UID]
+	if e == nil || e.inputs == nil || !e.unfinished || e.forgotten || e.restored || !e.inputs.equal(pod, r, env) {
 		return corev1.PodStatus{}, false
 	}
 	return *e.status, true

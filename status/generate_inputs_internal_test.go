@@ -33,28 +33,25 @@ func newTestReport() *runtime.Report {
 func TestGenerateInputs_Equal(t *testing.T) {
 	pod, report := newTestPod(), newTestReport()
 	env := NodeInfo{RuntimeName: "sim", HostIPs: []string{"10.0.0.1"}}
-	one := inputs(pod, report, env)
-	require.NotNil(t, one)
-	require.True(t, one.equal(inputs(pod, report, env)))
-	empty := &runtime.Report{Observed: runtime.Pod{UID: "u"}}
-	require.True(t, inputs(pod, empty, env).equal(inputs(pod, empty, env)))
-	for name, change := range map[string]func(in *generateInputs){
-		"pod":                 func(in *generateInputs) { in.pod = newTestPod() },
-		"UID":                 func(in *generateInputs) { in.observed.UID = "v" },
-		"time of observation": func(in *generateInputs) { in.observed.ObservedAt = in.observed.ObservedAt.Add(1) },
-		"sandboxes":           func(in *generateInputs) { in.observed.Sandboxes = newTestReport().Observed.Sandboxes },
-		"containers":          func(in *generateInputs) { in.observed.Containers = newTestReport().Observed.Containers },
-		"fewer containers":    func(in *generateInputs) { in.observed.Containers = nil },
-		"probe results":       func(in *generateInputs) { in.probes = nil },
-		"runtime name":        func(in *generateInputs) { in.env.RuntimeName = "other" },
-		"read-only mounts":    func(in *generateInputs) { in.env.HasRecursiveReadOnlyMounts = true },
-		"host addresses":      func(in *generateInputs) { in.env.HostIPs = nil },
+	in := inputs(pod, report, env)
+	require.NotNil(t, in)
+	require.True(t, in.equal(pod, report, env))
+	for name, change := range map[string]func(r *runtime.Report, env *NodeInfo){
+		"time of observation":    func(r *runtime.Report, _ *NodeInfo) { r.Observed.ObservedAt = r.Observed.ObservedAt.Add(1) },
+		"probe results":          func(r *runtime.Report, _ *NodeInfo) { r.Probes = nil },
+		"resources":              func(r *runtime.Report, _ *NodeInfo) { r.Resources = runtime.ResourceStatuses{"c": {{Name: "gpu"}}} },
+		"runtime name":           func(_ *runtime.Report, env *NodeInfo) { env.RuntimeName = "other" },
+		"read-only mounts":       func(_ *runtime.Report, env *NodeInfo) { env.HasRecursiveReadOnlyMounts = true },
+		"a runtime of pods":      func(_ *runtime.Report, env *NodeInfo) { env.RunsPods = true },
+		"host addresses":         func(_ *runtime.Report, env *NodeInfo) { env.HostIPs = nil },
+		"a failure":              func(r *runtime.Report, _ *NodeInfo) { r.Failures = map[string]runtime.Failure{"c": {}} },
+		"a pod that has to wait": func(r *runtime.Report, _ *NodeInfo) { r.Blocked = &runtime.Failure{} },
 	} {
-		other := inputs(pod, report, env)
-		change(other)
-		assert.False(t, one.equal(other), name)
-		assert.False(t, other.equal(one), name)
+		r, e := *report, env
+		change(&r, &e)
+		assert.False(t, in.equal(pod, &r, e), name)
 	}
+	assert.False(t, in.equal(newTestPod(), report, env), "pod")
 }
 
 // A status with a change in progress is generated each time: it depends on more
@@ -74,7 +71,6 @@ func TestInputs_NoneForPodInTransition(t *testing.T) {
 
 func TestManager_UnchangedAfterEqualStatus(t *testing.T) {
 	pod, report := newTestPod(), newTestReport()
-	in := inputs(pod, report, NodeInfo{})
 	newManager := func(t *testing.T) *Manager {
 		t.Helper()
 		m, err := New(Config{Sinks: []Sink{&slowSink{}}})
@@ -84,7 +80,7 @@ func TestManager_UnchangedAfterEqualStatus(t *testing.T) {
 		return m
 	}
 	m := newManager(t)
-	st, ok := m.unchanged(in)
+	st, ok := m.unchanged(pod, report, NodeInfo{})
 	require.True(t, ok)
 	assert.Len(t, st.ContainerStatuses, 1)
 	for name, change := range map[string]func(m *Manager){
@@ -96,16 +92,16 @@ func TestManager_UnchangedAfterEqualStatus(t *testing.T) {
 	} {
 		m := newManager(t)
 		change(m)
-		want := in
+		want := pod
 		if name == "a first status" {
-			want = inputs(newTestPod(), report, NodeInfo{})
+			want = newTestPod()
 		}
-		st, ok := m.unchanged(want)
+		st, ok := m.unchanged(want, report, NodeInfo{})
 		assert.False(t, ok, name)
 		assert.Equal(t, corev1.PodStatus{}, st, name)
 	}
-	st, ok = m.unchanged(nil)
-	assert.False(t, ok)
+	st, ok = m.unchanged(pod, &runtime.Report{Finished: true}, NodeInfo{})
+	assert.False(t, ok, "in transition")
 	assert.Equal(t, corev1.PodStatus{}, st)
 }
 

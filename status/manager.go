@@ -144,11 +144,10 @@ func (m *Manager) Run(ctx context.Context) error {
 // read-only.
 func (m *Manager) Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	env := m.env()
-	in := inputs(pod, &r, env)
-	if st, ok := m.unchanged(in); ok {
+	if st, ok := m.unchanged(pod, &r, env); ok {
 		return st
 	}
-	return m.change(pod, in, !r.Finished, func(previous corev1.PodStatus) corev1.PodStatus {
+	return m.change(pod, inputs(pod, &r, env), !r.Finished, func(previous corev1.PodStatus) corev1.PodStatus {
 		return Generate(pod, r, previous, env, time.Now())
 	})
 }
