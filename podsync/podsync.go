@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/podinput"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -251,7 +252,7 @@ type podState struct {
 	failures       map[string]runtime.Failure // of the last Apply
 	previousErrors map[string]string          // errors of the previous sync by reason; each was emitted
 	currentErrors  map[string]string          // errors of this sync
-	restarts       map[string]uint32          // attempts of containers by the status; only during a sync
+	settled        podinput.Input             // what there was nothing to do for
 	updated        *corev1.Pod                // the pod whose labels and annotations the runtime has; nil: unknown
 	final          *runtime.Pod               // the state observed after all containers had stopped
 	unanswered     map[int]chan struct{}      // calls of SoftAdmitters that missed the deadline; closed when they return
@@ -293,7 +294,7 @@ func (s *Syncer) forget(uid types.UID) {
 
 // collectErrors starts the collection of the errors of one call. The result ends it.
 func (st *podState) collectErrors() (end func()) {
-	st.currentErrors = map[string]string{}
+	st.currentErrors = nil
 	return func() { st.previousErrors = st.currentErrors }
 }
 
@@ -306,6 +307,9 @@ func (s *Syncer) emitOnce(ctx context.Context, pod *corev1.Pod, st *podState, re
 		return false
 	}
 	text := err.Error()
+	if st.currentErrors == nil {
+		st.currentErrors = map[string]string{}
+	}
 	st.currentErrors[reason] = text
 	if st.previousErrors[reason] == text {
 		return false

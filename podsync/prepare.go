@@ -14,33 +14,34 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// revalidatePeriod is the time between checks of the directories of a pod for which
-// nothing is planned.
+// revalidatePeriod is the time between checks of the directories of a pod for which nothing is
+// planned, as most syncs change nothing. They are also checked before something is made in them.
 const revalidatePeriod = 10 * time.Minute
 
 // ErrNetworkNotReady is why a pod that needs a network of its own does not start yet.
 var ErrNetworkNotReady = errors.New("network is not ready")
 
-// prepare provides everything that the containers of the pod depend on. The reason
-// names the step that failed.
-func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState) (opts runtime.RunOptions, reason string, err error) {
+// prepare provides everything that the containers of the pod depend on, and the options for those
+// that are made now, if any are. The reason names the step that failed.
+func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState, work bool) (opts runtime.RunOptions, reason string, err error) {
 	if s.cfg.NetworkReady != nil && !pod.Spec.HostNetwork {
 		if err := s.cfg.NetworkReady(); err != nil {
 			return opts, reasonNetwork, fmt.Errorf("%w: %w", ErrNetworkNotReady, err)
 		}
-	}
-	opts = runtime.RunOptions{
-		NodeName: s.cfg.Node.Name, HostIPs: s.cfg.Node.IPs, Allocatable: s.cfg.Node.Allocatable, Objects: s.cfg.Objects,
-	}
-	opts.Hostname, opts.ClusterDomain = hostname(pod, s.cfg.Node.ClusterDomain)
-	if opts.DNS, err = s.resolver(pod); err != nil {
-		return opts, reasonDirectory, err
 	}
 	if reason, err = s.setUp(ctx, pod, st, &opts); err != nil {
 		return opts, reason, err
 	}
 	if opts.Volumes, err = s.mountVolumes(ctx, pod, st); err != nil {
 		return opts, reasonVolume, err
+	}
+	if !work {
+		return opts, "", nil
+	}
+	opts.NodeName, opts.HostIPs, opts.Allocatable, opts.Objects = s.cfg.Node.Name, s.cfg.Node.IPs, s.cfg.Node.Allocatable, s.cfg.Objects
+	opts.Hostname, opts.ClusterDomain = hostname(pod, s.cfg.Node.ClusterDomain)
+	if opts.DNS, err = s.resolver(pod); err != nil {
+		return opts, reasonDirectory, err
 	}
 	if s.cfg.Volumes != nil {
 		opts.SubPath = func(ctx context.Context, container string, _ int, mount corev1.VolumeMount) (string, error) {
@@ -59,8 +60,10 @@ func (s *Syncer) setUp(ctx context.Context, pod *corev1.Pod, st *podState, opts 
 	if st.dirsCheckedAt.IsZero() && !st.inRuntime {
 		defer s.setupSlots.acquire(ctx)()
 	}
-	if opts.Dir, opts.LogDir, err = s.makeDirs(pod, st); err != nil {
-		return reasonDirectory, err
+	if time.Since(st.dirsCheckedAt) >= revalidatePeriod {
+		if opts.Dir, opts.LogDir, err = s.makeDirs(pod, st); err != nil {
+			return reasonDirectory, err
+		}
 	}
 	if s.cfg.UserNamespaces != nil && !podspec.UsesHostUsers(pod) {
 		if opts.UIDMappings, opts.GIDMappings, err = s.cfg.UserNamespaces.Ensure(pod.UID); err != nil {
@@ -115,18 +118,13 @@ func (s *Syncer) pullSecrets(ctx context.Context, pod *corev1.Pod, st *podState)
 	return found
 }
 
-// makeDirs creates the directories of the pod for its data and its logs. It checks that
-// they exist if something is going to be made in them, otherwise only every
-// revalidatePeriod, because most syncs change nothing.
+// makeDirs creates the directories of the pod for its data and its logs.
 func (s *Syncer) makeDirs(pod *corev1.Pod, st *podState) (dir, logs string, err error) {
 	if dir, err = podDir(s.cfg.PodsDir, pod.UID); err != nil {
 		return "", "", err
 	}
 	if logs, err = logDir(s.cfg.LogsDir, pod); err != nil {
 		return "", "", err
-	}
-	if time.Since(st.dirsCheckedAt) < revalidatePeriod {
-		return dir, logs, nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", "", fmt.Errorf("create pod directory: %w", err)

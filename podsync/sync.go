@@ -48,7 +48,6 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	if podspec.IsTerminalPhase(status.Phase) {
 		return runtime.SyncResult{Terminal: true}, nil
 	}
-	st.restarts = st.knownAttempts(status)
 	now := time.Now()
 	active := st.activeSince(status.StartTime, now)
 	deadline, exceeded := isPastActiveDeadline(pod, &active, now)
@@ -59,8 +58,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 		})
 		return runtime.SyncResult{}, nil
 	}
-	result, err := s.syncAdmitted(ctx, pod, observed, st, report)
-	st.restarts = nil // the next sync has a newer status
+	result, err := s.syncAdmitted(ctx, pod, observed, st, report, status)
 	if !exceeded {
 		result.RequeueAt = earlier(result.RequeueAt, deadline)
 	}
@@ -97,7 +95,7 @@ func reportedAttempts(status corev1.PodStatus) map[string]uint32 {
 }
 
 // syncAdmitted is the part of a sync that requires soft admission.
-func (s *Syncer) syncAdmitted(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, st *podState, report runtime.Report) (runtime.SyncResult, error) {
+func (s *Syncer) syncAdmitted(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, st *podState, report runtime.Report, status corev1.PodStatus) (runtime.SyncResult, error) {
 	blocked := s.runSoftAdmitters(ctx, pod, observed, st)
 	if ctx.Err() != nil {
 		return runtime.SyncResult{}, context.Cause(ctx)
@@ -115,18 +113,13 @@ func (s *Syncer) syncAdmitted(ctx context.Context, pod *corev1.Pod, observed run
 		defer func() { st.hasObject = observed.Object != nil }()
 		return s.syncPod(ctx, syncer, pod, observed, st, report)
 	}
-	now := time.Now()
-	injections := s.currentInjections(ctx, pod, observed)
-	observed = s.markExclusiveCPUs(pod, observed) // some may be new
-	input := runtime.PlanInput{
-		Pod: st.withEnds(observed, now), Probes: report.Probes, BackOff: s.cfg.BackOff, Restarts: st.restarts, Injections: injections,
-	}
-	plan := runtime.Plan(pod, input, now)
+	plan := s.plan(ctx, pod, observed, st, report, status)
 	s.logPlan(ctx, pod, plan)
-	if hasWork(plan) {
+	work := hasWork(plan)
+	if work {
 		st.dirsCheckedAt = time.Time{} // the directories must exist for the plan
 	}
-	opts, reason, err := s.prepare(ctx, pod, st)
+	opts, reason, err := s.prepare(ctx, pod, st, work)
 	if err != nil {
 		if ctx.Err() != nil {
 			return runtime.SyncResult{}, err // the call was cancelled; the pod is not at fault
@@ -172,6 +165,9 @@ func hasWork(plan []runtime.Action) bool {
 }
 
 func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, opts runtime.RunOptions, st *podState, report runtime.Report) (runtime.SyncResult, error) {
+	if len(plan) == 0 && len(st.failures) == 0 {
+		return runtime.SyncResult{Unchanged: true}, nil
+	}
 	var result runtime.SyncResult
 	failures := map[string]runtime.Failure{}
 	var work []runtime.Action
