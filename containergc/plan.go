@@ -121,6 +121,9 @@ func Plan(pods []runtime.Pod, podState func(types.UID) PodState, p Policy, urgen
 	var deleted, rest []*runtime.Pod
 	reasons := map[types.UID]Reason{}
 	for i := range pods {
+		if !hasRemains(&pods[i]) {
+			continue
+		}
 		if s := podState(pods[i].UID); s == PodDeleted || s == PodTerminated && urgent {
 			deleted = append(deleted, &pods[i])
 			reasons[pods[i].UID] = ReasonPodDeleted
@@ -153,6 +156,21 @@ func Plan(pods []runtime.Pod, podState func(types.UID) PodState, p Policy, urgen
 	return slices.Concat(ofDeleted, required, because(ReasonUnused, sandboxes(rest, required, func(pod *runtime.Pod, s *runtime.Sandbox) bool {
 		return s != newest(pod) && (urgent || aged(s.Created, p, now))
 	})))
+}
+
+// hasRemains reports whether a pod has something that could be removed. Most pods have not.
+func hasRemains(pod *runtime.Pod) bool {
+	for i := range pod.Containers {
+		if s := pod.Containers[i].State; s == runtime.Exited || s == runtime.Created {
+			return true
+		}
+	}
+	for i := range pod.Sandboxes {
+		if pod.Sandboxes[i].State != runtime.SandboxReady {
+			return true
+		}
+	}
+	return false
 }
 
 // allExited returns all containers of a pod that do not run.

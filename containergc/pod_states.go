@@ -59,7 +59,7 @@ func (s PodStates) State(uid types.UID) PodState {
 // than the policy keeps. It is to be called after each sync of a pod, so that those of a
 // container that crashes again and again do not pile up within a Period.
 func (c *Collector) RequestCollectionFor(pod runtime.Pod) {
-	if c.cfg.Policy.MaxPerPodContainer == KeepAll {
+	if c.cfg.Policy.MaxPerPodContainer == KeepAll || !hasRemains(&pod) {
 		return
 	}
 	desired := func(types.UID) PodState { return PodDesired }
