@@ -107,6 +107,9 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Ob
 	if err := checkElement("uid", string(pod.UID)); err != nil {
 		return nil, err
 	}
+	if len(pod.Spec.Volumes) == 0 {
+		return nil, nil
+	}
 	defer m.locks.lock(pod.UID)()
 	used := usedVolumes(pod)
 	out := make(map[string]runtime.Volume, len(used))
