@@ -20,6 +20,14 @@ type Runtime interface {
 	ReopenLog(ctx context.Context, containerID string) error
 }
 
+// ChangeCounter is a Runtime whose pods need not be listed again while they are the same. A
+// podcache.Lister is one.
+type ChangeCounter interface {
+	// Changes returns a number that stays the same as long as Pods would return the same.
+	// It must not block.
+	Changes() uint64
+}
+
 // Config is the configuration of a Rotator. Runtime and LogsDir are required, unless
 // MaxSize is negative.
 type Config struct {

@@ -138,6 +138,44 @@ func TestRotator_List(t *testing.T) {
 	assert.NotNil(t, l.ids["2"])
 }
 
+// countedPods is a Runtime that counts the changes of its pods, and the lists.
+type countedPods struct {
+	*logFiles
+	changes uint64
+	lists   int
+	err     error
+}
+
+func (c *countedPods) Changes() uint64 { return c.changes }
+
+func (c *countedPods) Pods(ctx context.Context) ([]runtime.Pod, error) {
+	c.lists++
+	pods, err := c.logFiles.Pods(ctx)
+	return pods, errors.Join(err, c.err)
+}
+
+// Pods that are the same are not listed again, but logs that are due are polled.
+func TestRotator_ListsWhatHasChanged(t *testing.T) {
+	c := &countedPods{logFiles: newLogFiles(t, 2), err: errors.New("boom")}
+	l := newRotatorEnv(t, c.logFiles, Config{MaxSize: 1000})
+	l.listed, l.cfg.Runtime = 0, c
+	l.list(t.Context())
+	c.err = nil
+	l.list(t.Context())
+	require.Equal(t, 2, c.lists, "the first list has failed")
+	log := l.logs["ns_p1_u/app/0.log"]
+	l.settle()
+	log.due = time.Time{}
+	l.list(t.Context())
+	assert.Equal(t, 2, c.lists)
+	assert.Len(t, l.logs, 2)
+	assert.Contains(t, l.polled, log)
+	c.pods, c.changes = c.pods[:1], 7
+	l.list(t.Context())
+	assert.Equal(t, 3, c.lists)
+	assert.Len(t, l.logs, 1)
+}
+
 // A rotation that fails is logged, reported and retried with a growing interval.
 func TestRotator_RetriesWithBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -35,7 +35,8 @@ type Rotator struct {
 	polled   map[*logState]struct{} // of these, those that may be due within MonitorInterval
 	logWatch *logWatch              // for the others; nil without inotify
 
-	listed uint64 // number of lists of containers
+	listed  uint64 // number of lists of containers
+	changes uint64 // of a ChangeCounter, before the last list
 
 	mu           sync.Mutex  // guards fields of logState
 	needsCleanup chan string // logs with rotated files to clean up; if full, the next rotation does it
@@ -99,23 +100,10 @@ func (r *Rotator) Run(ctx context.Context) error {
 	}
 }
 
-// list updates the set of logs from the running containers.
+// list updates the set of logs from the running containers, and has those polled that are due.
 func (r *Rotator) list(ctx context.Context) {
-	var pods []runtime.Pod
-	err := safe.Call(r.cfg.Logger, "list pods", func() (err error) { pods, err = r.cfg.Runtime.Pods(ctx); return err })
-	if err != nil {
-		if ctx.Err() == nil {
-			r.cfg.Logger.Warn("listing pods for log rotation failed", logattr.Err(err))
-		}
+	if !r.listContainers(ctx) {
 		return
-	}
-	r.listed++
-	for i := range pods {
-		for j := range pods[i].Containers {
-			if c := &pods[i].Containers[j]; c.State == runtime.Running {
-				r.found(&pods[i], c)
-			}
-		}
 	}
 	now := time.Now()
 	for _, l := range r.logs {
@@ -126,6 +114,42 @@ func (r *Rotator) list(ctx context.Context) {
 			r.polled[l] = struct{}{}
 		}
 	}
+}
+
+// listContainers records which containers run, and reports whether that is known.
+func (r *Rotator) listContainers(ctx context.Context) bool {
+	var pods []runtime.Pod
+	var changes uint64
+	same := false
+	err := safe.Call(r.cfg.Logger, "list pods", func() (err error) {
+		if counter, ok := r.cfg.Runtime.(ChangeCounter); ok {
+			changes = counter.Changes()
+			same = r.listed > 0 && changes == r.changes
+		}
+		if !same {
+			pods, err = r.cfg.Runtime.Pods(ctx)
+		}
+		return err
+	})
+	if err != nil {
+		if ctx.Err() == nil {
+			r.cfg.Logger.Warn("listing pods for log rotation failed", logattr.Err(err))
+		}
+		return false
+	}
+	if same {
+		return true
+	}
+	r.listed++
+	r.changes = changes
+	for i := range pods {
+		for j := range pods[i].Containers {
+			if c := &pods[i].Containers[j]; c.State == runtime.Running {
+				r.found(&pods[i], c)
+			}
+		}
+	}
+	return true
 }
 
 // found records that a container runs.

@@ -35,8 +35,9 @@ type Entry struct {
 // is ready to use. All methods may be called concurrently and none blocks. Pods
 // that are returned share memory with the Cache and must not be modified.
 type Cache struct {
-	mu      sync.RWMutex // guards entries
+	mu      sync.RWMutex // guards the rest
 	entries map[types.UID]*Entry
+	changes uint64
 }
 
 // Set stores the result of an inspection that began at the given time. If err is
@@ -56,6 +57,7 @@ func (c *Cache) Set(uid types.UID, p runtime.Pod, err error, at time.Time) {
 	case at.Before(e.InspectedAt):
 		return
 	}
+	c.changes++
 	if err == nil {
 		e.Pod = p
 	}
@@ -67,6 +69,14 @@ func (c *Cache) Delete(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.entries, uid)
+	c.changes++
+}
+
+// Changes returns a number that is another one after each Set and Delete.
+func (c *Cache) Changes() uint64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.changes
 }
 
 // Get returns the pod as the last successful inspection found it. It reports
@@ -95,6 +105,10 @@ type Lister struct{ Cache *Cache }
 
 // Pods returns the pods of the cache. It does not block.
 func (l Lister) Pods(context.Context) ([]runtime.Pod, error) { return l.Cache.Pods(), nil }
+
+// Changes returns a number that stays the same as long as Pods would return the same. It does not
+// block.
+func (l Lister) Changes() uint64 { return l.Cache.Changes() }
 
 // Pods returns all known pods in no particular order, each as the last successful
 // inspection found it.

@@ -145,3 +145,26 @@ func BenchmarkCache_Set(b *testing.B) {
 		})
 	}
 }
+
+// What reads all pods need not do so again while the number of changes is the same.
+func TestCache_Changes(t *testing.T) {
+	var c Cache
+	changes := Lister{&c}.Changes()
+	for _, step := range []struct {
+		name   string
+		change func()
+	}{
+		{"a new pod", func() { c.Set("u", newTestPod("a"), nil, time.Unix(1000, 0)) }},
+		{"another state", func() { c.Set("u", newTestPod("b"), nil, time.Unix(2000, 0)) }},
+		{"a failure", func() { c.Set("u", runtime.Pod{}, errors.New("inspection failed"), time.Unix(3000, 0)) }},
+		{"a deleted pod", func() { c.Delete("u") }},
+	} {
+		step.change()
+		assert.NotEqual(t, changes, c.Changes(), step.name)
+		changes = c.Changes()
+	}
+	c.Set("v", newTestPod("new"), nil, time.Unix(2000, 0))
+	changes = c.Changes()
+	c.Set("v", newTestPod("old"), nil, time.Unix(1000, 0))
+	assert.Equal(t, changes, Lister{&c}.Changes(), "an older inspection")
+}
