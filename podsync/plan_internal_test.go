@@ -17,7 +17,7 @@ import (
 // RT-8: a plan that is not made again is the one that would have been made: whatever follows on
 // what, and however much time passes in between.
 func TestSyncer_PlansWhatHasChanged(t *testing.T) {
-	again := 0 // plans that were not made
+	skipped := 0 // plans
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 7))
@@ -45,18 +45,18 @@ func TestSyncer_PlansWhatHasChanged(t *testing.T) {
 				now := time.Now()
 				want := runtime.Plan(pods[pod], runtime.PlanInput{Pod: ends.withEnds(views[view], now), Probes: probes}, now)
 				if st.settled.Equal(pods[pod], &views[view], probes) {
-					again++
+					skipped++
 				}
 				got := s.plan(t.Context(), pods[pod], views[view], st, runtime.Report{Probes: probes}, corev1.PodStatus{})
 				require.Equal(t, want, got, "seed %d step %d", seed, step)
 			}
 		})
 	}
-	require.Greater(t, again, 1000)
+	require.Greater(t, skipped, 1000)
 }
 
 // What Injectors give a container may change at any time.
-func TestSyncer_PlansAgainWithInjectors(t *testing.T) {
+func TestSyncer_PlansWithInjectors(t *testing.T) {
 	given := runtime.Injection{}
 	s := &Syncer{cfg: Config{Injectors: []Injector{injectorFunc(func() runtime.Injection { return given })}, Logger: slog.New(slog.DiscardHandler)}}
 	pod := plannedPod("app:1", corev1.RestartPolicyAlways)
