@@ -262,9 +262,10 @@ type podState struct {
 	ends           map[string]time.Time       // ends of exited containers by id, on the monotonic clock
 	logged         loggedState
 
-	inRuntime      bool // the last sync observed a sandbox
-	volumesMounted bool // the last sync mounted all volumes
-	hasObject      bool // an earlier sync observed an object; see runtime.PodSyncer
+	inRuntime      bool   // the last sync observed a sandbox
+	endStart       func() // called when this sync has started a new pod; nil: it does not
+	volumesMounted bool   // the last sync mounted all volumes
+	hasObject      bool   // an earlier sync observed an object; see runtime.PodSyncer
 }
 
 // New returns a Syncer. It does no I/O.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	goruntime "runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,6 +94,64 @@ func TestSync_BoundsPodsBeingSetUp(t *testing.T) {
 					assert.Equal(t, c.took, cgroups.done[len(cgroups.done)-1].Sub(start))
 				}
 			})
+		})
+	}
+}
+
+// slowStarts is a runtime in which the first start takes a time.
+type slowStarts struct {
+	*fakeNode
+
+	first   time.Duration
+	started atomic.Bool
+}
+
+func (r *slowStarts) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, o runtime.RunOptions) runtime.ApplyResult {
+	if !r.started.Swap(true) {
+		time.Sleep(r.first)
+	}
+	return r.fakeNode.Apply(ctx, pod, plan, o)
+}
+
+// While the first of many pods starts, only those that follow it next are set up, unless its start
+// takes long. The same holds for the next ones after all have started.
+func TestSync_SetsUpFewPodsBesideTheFirst(t *testing.T) {
+	const pods, next = 20, 4
+	for first, waits := range map[time.Duration]time.Duration{
+		200 * time.Millisecond: 200 * time.Millisecond,
+		time.Minute:            500 * time.Millisecond,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := &fakeNode{phase: corev1.PodPending}
+			cgroups := &slowCgroups{}
+			cfg := newConfig(t, n)
+			cfg.Cgroups, cfg.Probes = cgroups, nil
+			rt := &slowStarts{fakeNode: n, first: first}
+			cfg.Runtime = rt
+			s := newSyncer(t, cfg)
+			var wg sync.WaitGroup
+			for burst := range 2 {
+				start := time.Now()
+				rt.started.Store(false)
+				cgroups.done = nil
+				for i := range pods {
+					p := newTestPod()
+					p.Name, p.UID = fmt.Sprint("web-", i), types.UID(fmt.Sprint("uid-", burst, i))
+					wg.Go(func() {
+						_, err := s.Sync(t.Context(), p, runtime.Pod{})
+						assert.NoError(t, err)
+					})
+				}
+				wg.Wait()
+				early := 0
+				for _, at := range cgroups.done {
+					if at.Sub(start) < waits {
+						early++
+					}
+				}
+				assert.Len(t, cgroups.done, pods)
+				assert.Equal(t, 1+next, early, "burst %d, first start in %v", burst, first)
+			}
 		})
 	}
 }
