@@ -224,6 +224,37 @@ func TestWatcher_LimitsEvents(t *testing.T) {
 	})
 }
 
+// lateNode observes its containers only after a time.
+type lateNode struct{ at time.Time }
+
+func (n lateNode) Pods(ctx context.Context) ([]runtime.Pod, error) {
+	if time.Now().Before(n.at) {
+		return nil, nil
+	}
+	return node{}.Pods(ctx)
+}
+
+// OW-1: a container that is killed before its start was observed has its event as soon as it is
+// known. Others do not wait for it, and so many that cannot be found take no memory.
+func TestWatcher_FindsContainersLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, lateNode{time.Now().Add(31 * time.Second)}) // the log is opened after half a minute
+		k.records <- record("CONSTRAINT_NONE", scope, "stress")
+		k.requireEvents(t, "Node n  SystemOOM: System OOM encountered, victim process: stress, pid: 42")
+		time.Sleep(900 * time.Millisecond)
+		k.requireEvents(t)
+		time.Sleep(200 * time.Millisecond)
+		k.requireEvents(t, `Pod pod-u1 spec.containers{main} OOMKilling: Process "stress" of container main was killed: the node ran out of memory`)
+		for range 1000 {
+			k.records <- record("CONSTRAINT_MEMCG", "/kubepods/podu9/"+strings.Repeat("f", 64), "stress")
+		}
+		k.records <- record("CONSTRAINT_MEMCG", scope, "stress")
+		k.requireEvents(t, `Pod pod-u1 spec.containers{main} OOMKilling: Process "stress" of container main was killed: the memory limit was reached`)
+		time.Sleep(time.Minute)
+		k.requireEvents(t)
+	})
+}
+
 func TestWatcher_WithoutRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := start(t, node{errors.New("not yet")})

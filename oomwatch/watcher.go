@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,6 +37,11 @@ const (
 	retryPeriod = 30 * time.Second
 	// nodeKey is the key of the limit of events about the node, and "" that of processes in no pod.
 	nodeKey = types.UID("node")
+	// findPeriod and findTimeout are for a container that is killed before the agent has observed its start.
+	findPeriod  = 100 * time.Millisecond
+	findTimeout = 5 * time.Second
+	// maxSearches bounds the kills whose container is searched for; further ones are reported without.
+	maxSearches = 10
 	// maxRecordBytes is more than the kernel gives for one record.
 	maxRecordBytes = 8 << 10
 )
@@ -65,7 +72,10 @@ type Recorder interface{ Record(event *corev1.Event) }
 // Watcher reports kills for want of memory.
 type Watcher struct {
 	cfg      Config
-	limiters map[types.UID]*rate.Limiter // of Run alone
+	searches *semaphore.Weighted
+
+	mu       sync.Mutex // guards limiters
+	limiters map[types.UID]*rate.Limiter
 }
 
 // New returns a Watcher. It does no I/O.
@@ -79,14 +89,16 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Watcher{cfg: cfg, limiters: map[types.UID]*rate.Limiter{}}, nil
+	return &Watcher{cfg: cfg, searches: semaphore.NewWeighted(maxSearches), limiters: map[types.UID]*rate.Limiter{}}, nil
 }
 
 // Run reports kills until ctx is done. A log that cannot be opened or read is opened again later.
 func (w *Watcher) Run(ctx context.Context) error {
+	var searches sync.WaitGroup
+	defer searches.Wait()
 	failed := false
 	for {
-		err := w.watch(ctx)
+		err := w.watch(ctx, &searches)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // a clean stop
 		}
@@ -100,7 +112,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-func (w *Watcher) watch(ctx context.Context) error {
+func (w *Watcher) watch(ctx context.Context, searches *sync.WaitGroup) error {
 	log, err := w.cfg.Open()
 	if err != nil {
 		return err
@@ -123,24 +135,48 @@ func (w *Watcher) watch(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read kernel log: %w", err)
 		}
-		if kill, ok := Parse(string(record[:n])); ok {
-			w.report(ctx, kill, time.Now())
+		kill, ok := Parse(string(record[:n]))
+		if !ok {
+			continue
 		}
+		at := time.Now()
+		w.reportNode(kill, at)
+		pod, container := w.find(ctx, kill.Cgroup)
+		if pod != nil || !mayBeContainer(kill.Cgroup) || !w.searches.TryAcquire(1) {
+			w.report(kill, pod, container, at)
+			continue
+		}
+		searches.Go(func() {
+			defer w.searches.Release(1)
+			pod, container := w.search(ctx, kill.Cgroup)
+			w.report(kill, pod, container, at)
+		})
 	}
 }
 
-// report records the events of a kill.
-func (w *Watcher) report(ctx context.Context, k Kill, now time.Time) {
-	pod, container := w.find(ctx, k.Cgroup)
+// search is find for a container that may not be known yet. It blocks until it is, or for findTimeout.
+func (w *Watcher) search(ctx context.Context, cgroup string) (pod *corev1.Pod, container string) {
+	for end := time.Now().Add(findTimeout); pod == nil && time.Now().Before(end) && sleep.For(ctx, findPeriod) == nil; {
+		pod, container = w.find(ctx, cgroup)
+	}
+	return pod, container
+}
+
+// reportNode records the event of the node, if that ran out of memory.
+func (w *Watcher) reportNode(k Kill, now time.Time) {
+	if k.Global && w.allow(nodeKey, now) {
+		message := fmt.Sprintf("System OOM encountered, victim process: %s, pid: %d", k.Process, k.PID)
+		w.record(podspec.NewNodeEvent(w.cfg.NodeName, corev1.EventTypeWarning, ReasonSystem, message, now))
+	}
+}
+
+// report logs a kill and records the event of the container. pod is nil if the process was of none.
+func (w *Watcher) report(k Kill, pod *corev1.Pod, container string, now time.Time) {
 	attrs := []any{slog.String("process", k.Process), slog.Int("pid", k.PID), slog.Bool("global", k.Global), slog.String("cgroup", k.Cgroup)}
 	var uid types.UID
 	if pod != nil {
 		uid = pod.UID
 		attrs = append(attrs, logattr.Pod(pod), logattr.PodUID(uid), slog.String("containerName", container))
-	}
-	if k.Global && w.allow(nodeKey, now) {
-		message := fmt.Sprintf("System OOM encountered, victim process: %s, pid: %d", k.Process, k.PID)
-		w.record(podspec.NewNodeEvent(w.cfg.NodeName, corev1.EventTypeWarning, ReasonSystem, message, now))
 	}
 	if !w.allow(uid, now) {
 		return
@@ -162,6 +198,8 @@ func (w *Watcher) record(event *corev1.Event) {
 
 // allow bounds the events of a pod, and those of the node.
 func (w *Watcher) allow(uid types.UID, now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.limiters[uid] == nil {
 		if len(w.limiters) >= maxLimiters {
 			clear(w.limiters)
@@ -192,6 +230,17 @@ func (w *Watcher) find(ctx context.Context, cgroup string) (*corev1.Pod, string)
 		}
 	}
 	return nil, ""
+}
+
+// mayBeContainer reports whether a cgroup can be that of a container, or below one: a runtime's ids are long.
+func mayBeContainer(cgroup string) bool {
+	const idLength = 64
+	for name := range strings.SplitSeq(cgroup, "/") {
+		if len(containerID(name)) == idLength {
+			return true
+		}
+	}
+	return false
 }
 
 // containerID returns the id in the name of a cgroup: the name itself or, with systemd, between a prefix and .scope.
