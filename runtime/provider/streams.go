@@ -27,8 +27,11 @@ type streamServer struct {
 	urls     streaming.Server
 	http     *http.Server
 	listener *listener
-	live     sync.WaitGroup // streams in progress, and the server
 	stop     context.CancelCauseFunc
+
+	mu     sync.Mutex // guards closed, after which live does not grow
+	closed bool
+	live   sync.WaitGroup // streams in progress, and the server
 }
 
 // errClosed is why a stream ends, or does not begin.
@@ -70,6 +73,9 @@ func (r *Runtime) server(ctx context.Context) (streaming.Server, error) {
 
 // close ends all streams. It waits for those that respect their context.
 func (s *streamServer) close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
 	s.stop(errClosed)
 	err := s.http.Close()
 	s.listener.closeConns()
@@ -147,16 +153,21 @@ type backend struct {
 	stopped context.Context //nolint:containedctx // of the server's lifetime
 }
 
-// begin binds a stream to the lifetime of the server.
-func (b *backend) begin(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
+// begin binds a stream to the lifetime of the server. It returns an error if that has ended.
+func (b *backend) begin(ctx context.Context) (context.Context, func(), error) {
+	b.server.mu.Lock()
+	defer b.server.mu.Unlock()
+	if b.server.closed {
+		return nil, nil, errClosed
+	}
 	b.server.live.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
 	unbind := context.AfterFunc(b.stopped, func() { cancel(errClosed) })
 	return ctx, func() {
 		unbind()
 		cancel(nil)
 		b.server.live.Done()
-	}
+	}, nil
 }
 
 // open returns the streams that the client opened.
@@ -167,10 +178,13 @@ func open(ctx context.Context, id string, in io.Reader, out, errOut io.WriteClos
 
 // Exec implements streaming.Runtime.
 func (b *backend) Exec(ctx context.Context, id string, command []string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
-	ctx, end := b.begin(ctx)
+	ctx, end, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
 	defer end()
 	id, streams := open(ctx, id, in, out, errOut, tty, resize)
-	err := b.r.run(ctx, id, command, streams)
+	err = b.r.run(ctx, id, command, streams)
 	if exit, ok := errors.AsType[podstream.ExitError](err); ok {
 		return cristream.ExitError(exit.Code)
 	}
@@ -179,7 +193,10 @@ func (b *backend) Exec(ctx context.Context, id string, command []string, in io.R
 
 // Attach implements streaming.Runtime.
 func (b *backend) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
-	ctx, end := b.begin(ctx)
+	ctx, end, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
 	defer end()
 	attacher, ok := b.r.cfg.Provider.(Attacher)
 	if !ok {
@@ -193,7 +210,10 @@ func (b *backend) Attach(ctx context.Context, id string, in io.Reader, out, errO
 
 // PortForward implements streaming.Runtime.
 func (b *backend) PortForward(ctx context.Context, sandboxID string, port int32, stream io.ReadWriteCloser) error {
-	ctx, end := b.begin(ctx)
+	ctx, end, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
 	defer end()
 	forwarder, ok := b.r.cfg.Provider.(PortForwarder)
 	if !ok {
