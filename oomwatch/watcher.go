@@ -100,14 +100,14 @@ func (w *Watcher) Run(ctx context.Context) error {
 	for {
 		err := w.watch(ctx, &searches)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // a clean stop
+			return nil // a clean stop
 		}
 		if !failed {
 			w.cfg.Logger.Warn("kernel log unavailable, kills for want of memory are not reported", logattr.Err(err))
 		}
 		failed = true
 		if sleep.For(ctx, retryPeriod) != nil {
-			return nil //nolint:nilerr // the same
+			return nil
 		}
 	}
 }

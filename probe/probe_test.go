@@ -287,24 +287,6 @@ func TestManager_HandlerHangs(t *testing.T) {
 	})
 }
 
-// PB-2: the timeout of a command begins when the command does. A runtime that is slow is no
-// failure of its containers, unless it does not answer at all.
-func TestManager_RuntimeStalls(t *testing.T) {
-	for stall, changes := range map[time.Duration][]string{
-		50 * time.Second: nil,
-		2 * time.Minute:  {"Liveness 1 failed"},
-	} {
-		inBubble(t, func(b *bench) {
-			b.n.with(func() { b.n.stall = stall })
-			b.n.set("u", "1", runtime.Running)
-			b.AddPod(podOf("u", nil, nil, every(10, command("x"))))
-			b.after(10 * time.Minute)
-			assert.Equal(t, changes, b.changes(), stall)
-			assert.Equal(t, changes == nil, len(b.n.events()) == 0, stall)
-		})
-	}
-}
-
 // PB-1: a probe that cannot run does not change the result.
 func TestManager_ProbeCannotRun(t *testing.T) {
 	inBubble(t, func(b *bench) {
