@@ -98,25 +98,40 @@ func (c *churnedPods) run(period time.Duration, batches, rate int) {
 	}
 }
 
-// idle waits until all pods run and the agent is idle, and returns the memory and the goroutines in use: the least of five seconds, as
-// buffers and stacks of what has just ended come and go by more than a megabyte.
+// idle waits until all pods run, those that were deleted are gone and the agent is idle, and returns the size of live objects and the number
+// of goroutines: the least of five seconds, as buffers of what has just ended come and go. Stacks are left out: those that the Go
+// runtime keeps for new goroutines come and go by more than a megabyte, while the number of goroutines is the same.
 func (c *churnedPods) idle() (memory uint64, goroutines int) {
+	pods := c.next - c.oldest
 	require.Eventually(c.n.b, func() bool {
 		c.n.mu.Lock()
 		defer c.n.mu.Unlock()
-		running := 0
+		reported, running := 0, 0
 		for _, st := range c.n.statuses {
+			if st != nil {
+				reported++
+			}
 			if isRunning("", st) {
 				running++
 			}
 		}
-		return running == c.next-c.oldest
-	}, time.Minute, 100*time.Millisecond)
+		return reported == pods && running == pods && c.inRuntime() == pods
+	}, 2*time.Minute, 100*time.Millisecond)
 	c.n.settle()
-	memory, goroutines = heap(), goruntime.NumGoroutine()
+	memory, goroutines = collected().HeapAlloc, goruntime.NumGoroutine()
 	for range 5 {
 		time.Sleep(time.Second)
-		memory, goroutines = min(memory, heap()), min(goroutines, goruntime.NumGoroutine())
+		memory, goroutines = min(memory, collected().HeapAlloc), min(goroutines, goruntime.NumGoroutine())
 	}
 	return memory, goroutines
+}
+
+// inRuntime returns the number of pods that the agent has found in the runtime. Its cache also has some that are gone.
+func (c *churnedPods) inRuntime() (pods int) {
+	for _, pod := range c.n.agent.Components().PodCache.Pods() {
+		if len(pod.Sandboxes)+len(pod.Containers) > 0 {
+			pods++
+		}
+	}
+	return pods
 }

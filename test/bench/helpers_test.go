@@ -255,9 +255,14 @@ func cpu(b *testing.B) time.Duration {
 
 // heap returns the size of live objects and stacks.
 func heap() uint64 {
-	goruntime.GC()
-	goruntime.GC()
-	var m goruntime.MemStats
-	goruntime.ReadMemStats(&m)
+	m := collected()
 	return m.HeapAlloc + m.StackInuse
+}
+
+// collected returns what is in use after a garbage collection.
+func collected() (m goruntime.MemStats) {
+	goruntime.GC()
+	goruntime.GC()
+	goruntime.ReadMemStats(&m)
+	return m
 }
