@@ -132,6 +132,21 @@ func TestLoadKubeconfig(t *testing.T) {
 	require.Error(t, err)
 }
 
+// Paths in a kubeconfig are relative to its directory, as for kubectl, and not to that of the process.
+func TestLoadKubeconfig_RelativePaths(t *testing.T) {
+	ca := newAuthority(t)
+	key, keyPEM := newKey(t)
+	cert := ca.sign(t, pkix.Name{CommonName: "system:node:n"}, &key.PublicKey, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	file := writeKubeconfig(t, "https://127.0.0.1:1", "ca.pem", "{client-certificate: cert.pem, client-key: key.pem}")
+	for name, data := range map[string][]byte{"ca.pem": ca.pem, "cert.pem": cert, "key.pem": keyPEM} {
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(file), name), data, 0o600))
+	}
+	t.Chdir(t.TempDir())
+	cfg, err := LoadKubeconfig(file)
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(filepath.Dir(file), "ca.pem"), cfg.CAFile)
+}
+
 func TestExplain(t *testing.T) {
 	assert.NoError(t, explain(nil))
 	plain := errors.New("connection refused")
