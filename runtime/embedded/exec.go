@@ -92,8 +92,8 @@ func (r *Runtime) ExecStreams(ctx context.Context, id string, e Exec) (int32, er
 }
 
 // AttachStreams connects the caller to the streams of a running container. It blocks
-// until the container exits, ctx ends, or a write fails. The caller closes sio.Stdin
-// afterwards.
+// until the container's status has its exit, ctx ends, or a write fails. The caller
+// closes sio.Stdin afterwards.
 func (r *Runtime) AttachStreams(ctx context.Context, id string, sio IO, resize <-chan TerminalSize) error {
 	c, proc, err := r.process(id)
 	if err != nil {
@@ -119,7 +119,15 @@ func (r *Runtime) AttachStreams(ctx context.Context, id string, sio IO, resize <
 				return err
 			}
 		case <-t.end:
-			return sio.writeRest(t)
+			if err := sio.writeRest(t); err != nil {
+				return err
+			}
+			select { // the output ends before the exit is recorded
+			case <-c.done:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		case size, ok := <-resize:
 			if !ok {
 				resize = nil

@@ -43,7 +43,6 @@ func TestExecutor_ReadsInput(t *testing.T) {
 				g := newRig(t, Config{})
 				id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), func(c *v1.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }, tc.cmd...)
 				assert.Equal(t, tc.want, g.attached(t, id, tc.input))
-				synctest.Wait()
 				st := g.Inspect(t, id)
 				assert.Equal(t, v1.ContainerState_CONTAINER_EXITED, st.GetState())
 				assert.Equal(t, tc.code, st.GetExitCode())
