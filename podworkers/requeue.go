@@ -10,6 +10,7 @@ import (
 // policy configures when calls are due.
 type policy struct {
 	resyncPeriod time.Duration
+	resyncSpread time.Duration // by how much jitter may lengthen it
 	backOff      time.Duration
 	jitter       func(time.Duration) time.Duration // never shortens its argument
 }
@@ -82,13 +83,16 @@ func (s *podState) promoteDeferred(now time.Time, e *effect) {
 	}
 }
 
-// nextResync returns when a pod without requests is due. It is aligned to
-// mergeWindow unless that makes the period shorter than resyncPeriod.
+// nextResync returns when a pod without requests is due: between resyncPeriod and the
+// longest that jitter makes of it, and aligned to mergeWindow if that leaves a choice.
 func (p policy) nextResync(now time.Time) time.Time {
 	at := now.Add(p.jitter(p.resyncPeriod))
+	if p.resyncSpread < 2*mergeWindow {
+		return at
+	}
 	aligned := at.Add(at.Truncate(mergeWindow).Sub(at)) // keeps the monotonic reading
 	if aligned.Before(now.Add(p.resyncPeriod)) {
-		return at
+		return aligned.Add(mergeWindow)
 	}
 	return aligned
 }

@@ -46,6 +46,7 @@ type podState struct {
 	failures    int       // consecutive
 	deferUntil  time.Time // until when deferrable requests wait
 	lastFailure string    // of the last call; "" after a success. Only for the log
+	unchanged   bool      // the last call was a Sync that changed nothing
 }
 
 // effect is what must be done after a change of the state.
@@ -232,9 +233,9 @@ func (s *podState) start() SyncCall {
 // complete records the result of a call.
 func (s *podState) complete(call SyncCall, result runtime.SyncResult, err error, p policy, now time.Time) effect {
 	e := effect{uid: s.uid, inspect: true}
-	s.working = false
+	s.working, s.unchanged = false, err == nil && result.Unchanged // Terminate and Finish return no result
 	result.RequeueAt = monotonic.At(result.RequeueAt, now)
-	if err != nil || !result.Unchanged { // Terminate and Finish return no result
+	if !s.unchanged {
 		s.newerThan = now
 	}
 	switch {

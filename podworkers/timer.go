@@ -1,6 +1,7 @@
 package podworkers
 
 import (
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -42,13 +43,57 @@ func (w *Workers) requeueDue() {
 	w.timerAt = time.Time{}
 	if !w.paused && !w.stopped {
 		now := time.Now()
+		var unchanged []types.UID
 		for _, uid := range w.requeues.take(now) {
-			w.apply(w.tracker.requeueDue(uid, now))
+			w.tracker.requeueDue(uid, now)
+			if !w.claim(uid) {
+				continue
+			}
+			if w.tracker.pods[uid].unchanged {
+				unchanged = append(unchanged, uid)
+			} else {
+				w.wg.Go(func() { w.work(uid) })
+			}
 		}
+		w.workTogether(unchanged)
 	}
 	w.setTimer()
 	w.mu.Unlock()
 	w.deliver()
+}
+
+// handOffAfter is how long the resyncs of a moment may take in one goroutine.
+const handOffAfter = 5 * time.Millisecond
+
+// workTogether makes the calls of pods that the caller has claimed, and that probably need
+// nothing, one pod after another in one goroutine: for most of them a goroutine would cost
+// more than the call. If a call blocks, the others get a goroutine each. The caller holds mu.
+func (w *Workers) workTogether(uids []types.UID) {
+	if len(uids) == 0 {
+		return
+	}
+	var begun atomic.Int64
+	next := func() (uid types.UID, ok bool) {
+		if i := begun.Add(1) - 1; i < int64(len(uids)) {
+			return uids[i], true
+		}
+		return "", false
+	}
+	handedOff := make(chan struct{})
+	handOff := time.AfterFunc(handOffAfter, func() {
+		for uid, ok := next(); ok; uid, ok = next() {
+			w.wg.Go(func() { w.work(uid) })
+		}
+		close(handedOff)
+	})
+	w.wg.Go(func() {
+		for uid, ok := next(); ok; uid, ok = next() {
+			w.work(uid)
+		}
+		if !handOff.Stop() {
+			<-handedOff // it must not start goroutines after this one, for which Drain waits
+		}
+	})
 }
 
 // PauseRequeues stops or resumes the resync and the retries of all pods. Pods that

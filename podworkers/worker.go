@@ -21,15 +21,23 @@ var ErrSyncerPanicked = errors.New("syncer panicked")
 // launch starts a goroutine for a pod that is due and has none. The caller holds
 // mu.
 func (w *Workers) launch(uid types.UID) {
+	if w.claim(uid) {
+		w.wg.Go(func() { w.work(uid) })
+	}
+}
+
+// claim reports whether a pod is due and no goroutine works on it. Then the caller, who
+// holds mu, has a goroutine call work.
+func (w *Workers) claim(uid types.UID) bool {
 	s := w.tracker.pods[uid]
 	if w.ctx == nil || w.stopped || s == nil || !s.shouldStartSync() {
-		return
+		return false
 	}
 	if _, ok := w.active[uid]; ok {
-		return
+		return false
 	}
 	w.active[uid] = nil
-	w.wg.Go(func() { w.work(uid) })
+	return true
 }
 
 // work makes the calls of one pod, one after another, until none is due.

@@ -243,7 +243,7 @@ func New(cfg Config) (*Workers, error) {
 	}
 	w := &Workers{
 		cfg:         cfg,
-		tracker:     newTracker(policy{resyncPeriod: cfg.ResyncPeriod, backOff: cfg.BackOff, jitter: jitter(cfg.Jitter)}),
+		tracker:     newTracker(policy{resyncPeriod: cfg.ResyncPeriod, resyncSpread: time.Duration(cfg.Jitter * float64(cfg.ResyncPeriod)), backOff: cfg.BackOff, jitter: jitter(cfg.Jitter)}),
 		active:      map[types.UID]context.CancelCauseFunc{},
 		killWaiters: map[types.UID][]KillOptions{},
 		finishedCh:  make(chan struct{}, 1),

@@ -1,0 +1,86 @@
+package podworkers_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/sleep"
+	"github.com/sublet-dev/agent/podworkers"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// PW-2: pods that probably need nothing are resynced one after another, because that costs
+// less. When a call blocks, the others do not wait for it.
+func TestWorkers_ResyncsTogether(t *testing.T) {
+	const ms = time.Millisecond
+	for name, tc := range map[string]struct {
+		took    []time.Duration // of the calls of the resync, in their order
+		changed bool            // by each sync
+		want    []time.Duration // starts of these
+	}{
+		"quick":                    {took: []time.Duration{ms, ms, ms, ms}, want: []time.Duration{0, ms, 2 * ms, 3 * ms}},
+		"slow":                     {took: []time.Duration{4 * ms, 4 * ms, 4 * ms, 4 * ms}, want: []time.Duration{0, 4 * ms, 5 * ms, 5 * ms}},
+		"one blocks":               {took: []time.Duration{0, time.Hour, 0, 0}, want: []time.Duration{0, 0, 5 * ms, 5 * ms}},
+		"they change at each sync": {changed: true, took: []time.Duration{ms, ms, ms, ms}, want: []time.Duration{0, 0, 0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				resync := time.Now().Add(time.Minute)
+				var mu sync.Mutex
+				var starts []time.Duration
+				f := &fakeSyncer{}
+				f.do = func(ctx context.Context, _ string, _ types.UID) (runtime.SyncResult, error) {
+					result := runtime.SyncResult{Unchanged: !tc.changed}
+					since := time.Since(resync)
+					if since < 0 {
+						return result, nil
+					}
+					mu.Lock()
+					starts = append(starts, since)
+					took := tc.took[len(starts)-1]
+					mu.Unlock()
+					return result, sleep.For(ctx, took)
+				}
+				w := runWorkers(t, f)
+				for _, uid := range []string{"a", "b", "c", "d"} {
+					w.Update(podworkers.Update{Pod: newTestPod(uid)})
+				}
+				time.Sleep(time.Minute + 30*ms)
+				mu.Lock()
+				defer mu.Unlock()
+				assert.Equal(t, tc.want, starts)
+			})
+		})
+	}
+}
+
+// A call that is due at the end is not made, and none is left behind.
+func TestWorkers_StopsWhileResyncing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSyncer{}
+		ctx, cancel := context.WithCancel(t.Context())
+		var calls atomic.Int32
+		f.do = func(ctx context.Context, _ string, _ types.UID) (runtime.SyncResult, error) {
+			if calls.Add(1) > 3 { // of the resync
+				cancel()
+				return runtime.SyncResult{}, untilCancelled(ctx)
+			}
+			return runtime.SyncResult{Unchanged: true}, nil
+		}
+		f.startTime = time.Now()
+		w, err := podworkers.New(podworkers.Config{Syncer: f, Inspector: f, Jitter: 1e-12})
+		assert.NoError(t, err)
+		for _, uid := range []string{"a", "b", "c"} {
+			w.Update(podworkers.Update{Pod: newTestPod(uid)})
+		}
+		assert.NoError(t, w.Run(ctx))
+		assert.Len(t, f.take(), 4)
+	})
+}
