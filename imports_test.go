@@ -59,7 +59,7 @@ var allowedImports = map[string][]string{
 	"pluginregistry":             {"internal/safe"},
 	"eviction":                   {"internal/safe", "podspec", "runtime"},
 	"imagegc":                    {"internal/atomicfile", "internal/monotonic", "internal/safe", "podspec", "runtime"},
-	"containergc":                {"internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "runtime"},
+	"containergc":                {"internal/fileversion", "internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "runtime"},
 	"podops":                     {"podlogs", "podspec", "podstream", "runtime"},
 	"podwatch":                   {},
 	"podstream":                  {},

@@ -28,6 +28,14 @@ type Containers interface {
 	RemoveSandbox(ctx context.Context, id string) error
 }
 
+// ChangeCounter is Containers whose log directories need not be read again while neither pods nor
+// the directory have changed. A podcache.Lister is one.
+type ChangeCounter interface {
+	// Changes returns a number that stays the same as long as Pods would return the same. It
+	// must not block.
+	Changes() uint64
+}
+
 // Config is the configuration of a Collector. Containers and PodState are required.
 type Config struct {
 	Containers Containers
@@ -98,6 +106,7 @@ type Collector struct {
 	collectCh    chan struct{}
 	diskPressure atomic.Int32 // calls of Reclaim that wait or run
 	listTime     atomic.Int64 // how long the last list of all pods took, its plan, and the cleanup of logs; nanoseconds
+	logs         logsSeen     // owned by the goroutine that collects
 }
 
 const (
@@ -273,6 +282,11 @@ const (
 // runPass lists, plans and executes once. The list is released when it returns.
 func (c *Collector) runPass(ctx context.Context, r *pass) error {
 	startTime := time.Now()
+	var changes uint64
+	counter, counts := c.cfg.Containers.(ChangeCounter)
+	if counts {
+		changes = counter.Changes()
+	}
 	pods, err := c.cfg.Containers.Pods(ctx)
 	if err != nil {
 		r.next = passDone
@@ -287,7 +301,9 @@ func (c *Collector) runPass(ctx context.Context, r *pass) error {
 		return err
 	}
 	startTime = time.Now()
-	err = errors.Join(err, c.cleanLogs(pods, urgently, r.result))
+	if urgently || !counts || c.logsChanged(changes) {
+		err = errors.Join(err, c.cleanLogs(pods, changes, urgently, r.result))
+	}
 	c.listTime.Store(int64(listTook + time.Since(startTime)))
 	return err
 }

@@ -6,11 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/fileversion"
 	"github.com/sublet-dev/agent/internal/fserr"
 	"github.com/sublet-dev/agent/internal/logpath"
 	"github.com/sublet-dev/agent/internal/owner"
@@ -70,13 +72,34 @@ func (c *Collector) removeLog(pod *runtime.Pod, ct *runtime.Container) error {
 	})
 }
 
+// logsSeen is the state of the logs directory at the last cleanup. The zero value is that of one
+// that was not cleaned up.
+type logsSeen struct {
+	version fileversion.Version
+	changes uint64      // of the pods
+	notLive []types.UID // of the directories of which the pod is not known to run
+}
+
+// logsChanged reports whether a cleanup of logs may find something that the last one has not:
+// another directory, or one of a pod that was deleted since. Links may break at any time.
+func (c *Collector) logsChanged(changes uint64) bool {
+	if c.logs.changes != changes || c.cfg.LinksDir != "" {
+		return true
+	}
+	if info, err := os.Stat(c.cfg.LogsDir); err != nil || !c.logs.version.IsCurrent(info) {
+		return true
+	}
+	return slices.ContainsFunc(c.logs.notLive, func(uid types.UID) bool { return c.cfg.PodState(uid) == PodDeleted })
+}
+
 // cleanLogs removes the log directories of deleted pods that the runtime does not have
 // either, the links into them, and dangling links. Directories without the owner's mark
-// belong to others and are kept.
-func (c *Collector) cleanLogs(pods []runtime.Pod, urgent bool, result *Result) error {
+// belong to others and are kept. changes is the number of the list of pods; see logsChanged.
+func (c *Collector) cleanLogs(pods []runtime.Pod, changes uint64, urgent bool, result *Result) error {
 	if c.cfg.Owner == nil {
 		return nil
 	}
+	c.logs = logsSeen{}
 	known := make(map[types.UID]bool, len(pods))
 	for i := range pods {
 		// The list may contain what was just removed. What could not be removed is
@@ -84,6 +107,8 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, urgent bool, result *Result) e
 		known[pods[i].UID] = pods[i].CouldHaveRunningContainers()
 	}
 	return c.inLogs(func(root *os.Root) error {
+		info, statErr := root.Stat(".")
+		seen := logsSeen{version: fileversion.Of(info, time.Now()), changes: changes}
 		entries, err := fs.ReadDir(root.FS(), ".")
 		// Marks are read last: almost all directories are those of running pods.
 		isOurs := func(name string) bool { return owner.MarkOf(root, name) == c.cfg.Owner() }
@@ -91,9 +116,16 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, urgent bool, result *Result) e
 		isDeleted := make(map[string]bool)
 		for _, e := range entries {
 			uid := uidOf(e.Name())
-			if e.IsDir() && uid != "" && !known[uid] && c.cfg.PodState(uid) == PodDeleted && isOurs(e.Name()) {
+			if !e.IsDir() || uid == "" || known[uid] {
+				continue
+			}
+			seen.notLive = append(seen.notLive, uid)
+			if c.cfg.PodState(uid) == PodDeleted && isOurs(e.Name()) {
 				deleted, isDeleted[e.Name()] = append(deleted, e.Name()), true
 			}
+		}
+		if statErr == nil && err == nil {
+			c.logs = seen
 		}
 		// Links first: without the directory, their owner is unknown.
 		errs := []error{err, c.cleanLinks(isOurs, isDeleted, urgent, result)}

@@ -238,6 +238,7 @@ type Syncer struct {
 	cfg         Config
 	resolvConfs resolvConfs
 	setupSlots  *setupSlots
+	podDirs     podDirs
 
 	mu   sync.Mutex // guards pods; held over memory only
 	pods map[types.UID]*podState

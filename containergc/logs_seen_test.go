@@ -1,0 +1,114 @@
+package containergc_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/containergc"
+	"github.com/sublet-dev/agent/internal/owner"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// countedNode is a node that counts the changes of its pods.
+type countedNode struct {
+	*node
+	changes uint64
+}
+
+func (n *countedNode) Changes() uint64 { return n.changes }
+
+// The logs directory is read when something in it may be that of a deleted pod which the last
+// cleanup has not seen.
+func TestCollector_ReadsLogsAfterChanges(t *testing.T) {
+	past := time.Now().Add(-time.Hour)
+	type setup struct {
+		t      *testing.T
+		dir    string
+		n      *countedNode
+		states podStates
+		cfg    *containergc.Config
+	}
+	// add makes the log directory of a pod, and has that look as old as it should.
+	add := func(s *setup, name string, changed time.Time) {
+		root, err := os.OpenRoot(s.dir)
+		require.NoError(s.t, err)
+		defer root.Close()
+		require.NoError(s.t, root.Mkdir(name, 0o755))
+		require.NoError(s.t, owner.Mark(root, name, "one"))
+		require.NoError(s.t, os.Chtimes(s.dir, changed, changed))
+	}
+	for name, tc := range map[string]struct {
+		before  func(*setup)
+		change  func(*setup)
+		cleaned int
+	}{
+		"nothing changes":                 {change: func(*setup) {}},
+		"a new directory":                 {change: func(s *setup) { add(s, "ns_new_u9", past) }, cleaned: 1},
+		"the pod is deleted":              {change: func(s *setup) { s.states["u2"] = containergc.PodDeleted }, cleaned: 1},
+		"the runtime has the pod no more": {change: func(s *setup) { s.states["u1"], s.n.pods = containergc.PodDeleted, nil; s.n.changes++ }, cleaned: 1},
+		"a link breaks": {
+			before: func(s *setup) { s.cfg.LinksDir = s.t.TempDir() },
+			change: func(s *setup) {
+				link := filepath.Join(s.cfg.LinksDir, "a.log")
+				require.NoError(s.t, os.Symlink(filepath.Join(s.dir, "ns_ended_u2", "a", "0.log"), link))
+				require.NoError(s.t, lutimes(link, past))
+			},
+			cleaned: 1,
+		},
+		"there is no count of changes": {
+			before:  func(s *setup) { s.cfg.Containers = s.n.node },
+			change:  func(s *setup) { add(s, "ns_new_u9", past) },
+			cleaned: 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &countedNode{node: &node{pods: map[types.UID]*runtime.Pod{
+				"u1": {UID: "u1", Namespace: "ns", Name: "live", Containers: []runtime.Container{ctr("x", "a", "", 0, runtime.Running, 1)}},
+			}}}
+			states := podStates{"u9": containergc.PodDeleted}
+			s := &setup{t: t, dir: t.TempDir(), n: n, states: states}
+			s.cfg = &containergc.Config{Containers: n, LogsDir: s.dir, Owner: func() string { return "one" }, PodState: states.of}
+			add(s, "ns_live_u1", past)
+			add(s, "ns_ended_u2", past) // nothing of it is in the runtime any more
+			if tc.before != nil {
+				tc.before(s)
+			}
+			c := collector(t, *s.cfg)
+			for range 2 {
+				result, err := c.Collect(t.Context())
+				require.NoError(t, err)
+				require.Zero(t, result.LogDirs)
+			}
+			tc.change(s)
+			result, err := c.Collect(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, tc.cleaned, result.LogDirs+result.Links)
+		})
+	}
+}
+
+func TestCollector_ReadsNoUnchangedLogs(t *testing.T) {
+	n, dir := &countedNode{node: &node{pods: map[types.UID]*runtime.Pod{}}}, t.TempDir()
+	const pods = 500
+	for i := range pods {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, fmt.Sprintf("ns_ended_u%d", i)), 0o755))
+	}
+	past := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(dir, past, past))
+	c := collector(t, containergc.Config{Containers: n, LogsDir: dir, Owner: func() string { return "one" }, PodState: podStates{}.of})
+	collect := func() {
+		if _, err := c.Collect(t.Context()); err != nil {
+			panic(err)
+		}
+	}
+	collect()
+	assert.Less(t, testing.AllocsPerRun(5, collect), pods/10.)
+	assert.Greater(t, testing.AllocsPerRun(5, func() { n.changes++; collect() }), float64(pods))
+}
