@@ -165,11 +165,15 @@ func TestRotator_ListsWhatHasChanged(t *testing.T) {
 	require.Equal(t, 2, c.lists, "the first list has failed")
 	log := l.logs["ns_p1_u/app/0.log"]
 	l.settle()
-	log.due = time.Time{}
-	l.list(t.Context())
+	for _, due := range []time.Duration{time.Minute, -time.Second} {
+		log.due = time.Now().Add(due)
+		l.rest(log)
+		l.list(t.Context())
+		_, polled := l.polled[log]
+		assert.Equal(t, due < 0, polled)
+	}
 	assert.Equal(t, 2, c.lists)
 	assert.Len(t, l.logs, 2)
-	assert.Contains(t, l.polled, log)
 	c.pods, c.changes = c.pods[:1], 7
 	l.list(t.Context())
 	assert.Equal(t, 3, c.lists)

@@ -33,6 +33,7 @@ type Rotator struct {
 	logs     map[string]*logState   // by path
 	ids      map[string]*logState   // the same, by container
 	polled   map[*logState]struct{} // of these, those that may be due within MonitorInterval
+	nextDue  time.Time              // none of the others is due before
 	logWatch *logWatch              // for the others; nil without inotify
 
 	listed  uint64 // number of lists of containers
@@ -102,17 +103,34 @@ func (r *Rotator) Run(ctx context.Context) error {
 
 // list updates the set of logs from the running containers, and has those polled that are due.
 func (r *Rotator) list(ctx context.Context) {
+	previous := r.listed
 	if !r.listContainers(ctx) {
 		return
 	}
 	now := time.Now()
+	if r.listed == previous && now.Before(r.nextDue) {
+		return
+	}
+	r.nextDue = now.Add(maxPollInterval)
 	for _, l := range r.logs {
 		switch {
 		case l.listed != r.listed:
 			r.drop(l)
 		case l.isDue(now):
 			r.polled[l] = struct{}{}
+		case l.due.Before(r.nextDue):
+			if _, ok := r.polled[l]; !ok {
+				r.nextDue = l.due
+			}
 		}
+	}
+}
+
+// rest stops the polling of a log until it is due or has an event.
+func (r *Rotator) rest(l *logState) {
+	delete(r.polled, l)
+	if l.due.Before(r.nextDue) {
+		r.nextDue = l.due
 	}
 }
 
@@ -189,8 +207,9 @@ func (r *Rotator) wake(l *logState) {
 // pollLogs reads the sizes of the logs that are due, starts the rotation of those at
 // MaxSize, and returns how long to wait for the next one.
 func (r *Rotator) pollLogs(ctx context.Context, root logRoot, slots chan struct{}) time.Duration {
-	if r.logWatch.drainEvents(r.wake) { // events were lost
+	if r.logWatch.drainEvents(r.wake) { // events were lost, and with them watches
 		for _, l := range r.logs {
+			r.logWatch.forget(l)
 			r.wake(l)
 		}
 	}
@@ -230,7 +249,7 @@ func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots 
 	if errors.Is(err, errNotCreated) {
 		l.missing = true
 		if l.retry(now, r.cfg.SizePollInterval, maxPollInterval); l.wait > r.cfg.MonitorInterval {
-			delete(r.polled, l) // list finds out when it is due
+			r.rest(l)
 		}
 		if root.needsReopen(l.path) {
 			r.reopenLater(ctx, l, slots)
@@ -249,13 +268,20 @@ func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots 
 	switch {
 	case size >= r.cfg.MaxSize:
 		r.rotateLater(ctx, root, l, slots)
+	case idle && l.watch != 0:
+		r.restWatched(l, now) // it has been watched since the last read
 	case idle && r.logWatch.watch(filepath.Join(r.cfg.LogsDir, l.path), l):
 		// Check again for what was written before the watch was added.
 		if current, _ := root.size(l.path); current == size { // if it has vanished, that is an event
-			l.due = now.Add(maxPollInterval)
-			delete(r.polled, l)
+			r.restWatched(l, now)
 		}
 	}
+}
+
+// restWatched stops the polling of a watched log until it has an event.
+func (r *Rotator) restWatched(l *logState, now time.Time) {
+	l.due = now.Add(maxPollInterval) // in case there is none, as on some file systems
+	r.rest(l)
 }
 
 // start runs work on a log if a slot is free. Otherwise the log is due again soon.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -197,4 +198,53 @@ func TestRotator_ReadsAllLogsAfterLostEvents(t *testing.T) {
 	c.write(t, 1, string(make([]byte, 2000)))
 	l.step()
 	assert.Equal(t, []string{"1"}, c.reopened())
+}
+
+// After events were lost, logs are watched anew: a watch ends with its event.
+func TestRotator_WatchesAfterLostEvents(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "0.log"), []byte("x"), 0o600))
+	w := newTestWatch(t)
+	l := &logState{id: "c", path: "0.log"}
+	r, err := New(Config{Runtime: noContainers{}, LogsDir: dir})
+	require.NoError(t, err)
+	r.logs[l.path], r.polled[l], r.logWatch = l, struct{}{}, w
+	opened, err := os.OpenRoot(dir)
+	require.NoError(t, err)
+	defer opened.Close()
+	poll := func() {
+		r.polled[l] = struct{}{}
+		l.pollNow()
+		r.pollLogs(t.Context(), logRoot{Root: opened}, nil)
+	}
+	poll()
+	poll()
+	require.Len(t, watches(t, w), 1)
+	require.Empty(t, r.polled, "it is idle and watched")
+
+	// The log is written, which ends its watch, and the event is lost.
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "0.log"), []byte("y"), 0o600))
+	require.Eventually(t, func() bool { return len(watches(t, w)) == 0 }, 10*time.Second, time.Millisecond)
+	inotify, err := unix.Dup(w.fd)
+	require.NoError(t, err)
+	defer unix.Close(inotify)
+	var lost [2]int
+	require.NoError(t, unix.Pipe2(lost[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
+	overflow := make([]byte, unix.SizeofInotifyEvent)
+	binary.NativeEndian.PutUint32(overflow[4:], unix.IN_Q_OVERFLOW)
+	_, err = unix.Write(lost[1], overflow)
+	require.NoError(t, err)
+	require.NoError(t, unix.Dup3(lost[0], w.fd, unix.O_CLOEXEC))
+	require.NoError(t, unix.Close(lost[0]))
+	require.NoError(t, unix.Close(lost[1]))
+	r.pollLogs(t.Context(), logRoot{Root: opened}, nil)
+	require.NoError(t, unix.Dup3(inotify, w.fd, unix.O_CLOEXEC))
+	buf := make([]byte, 4096)
+	_, err = unix.Read(w.fd, buf) // the lost events
+	require.NoError(t, err)
+
+	require.Contains(t, r.polled, l)
+	poll()
+	assert.Len(t, watches(t, w), 1)
+	assert.Empty(t, r.polled)
 }
