@@ -62,6 +62,9 @@ func (b *probe) stop() {
 // pod has changed, and should be after each inspection: new containers are then probed
 // at once instead of up to one period later.
 func (m *Manager) AddPod(spec *corev1.Pod) {
+	if m.isWithoutProbes(spec) {
+		return
+	}
 	observed := m.cachedPod(spec.UID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -82,6 +85,14 @@ func (m *Manager) AddPod(spec *corev1.Pod) {
 	for k, c := range desired {
 		m.reconcile(p.ensureProbe(k, c), now)
 	}
+}
+
+// isWithoutProbes reports whether the pod was added before, and has no probes.
+func (m *Manager) isWithoutProbes(spec *corev1.Pod) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[spec.UID]
+	return p != nil && p.spec == spec && len(p.probes) == 0
 }
 
 // startProbes starts the probes of a pod that was added before Run.
