@@ -107,7 +107,7 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, changes uint64, urgent bool, r
 		known[pods[i].UID] = pods[i].CouldHaveRunningContainers()
 	}
 	return c.inLogs(func(root *os.Root) error {
-		info, statErr := root.Stat(".")
+		info, _ := root.Stat(".") // without it, the version is not current later
 		seen := logsSeen{version: fileversion.Of(info, time.Now()), changes: changes}
 		entries, err := fs.ReadDir(root.FS(), ".")
 		// Marks are read last: almost all directories are those of running pods.
@@ -124,7 +124,7 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, changes uint64, urgent bool, r
 				deleted, isDeleted[e.Name()] = append(deleted, e.Name()), true
 			}
 		}
-		if statErr == nil && err == nil {
+		if err == nil {
 			c.logs = seen
 		}
 		// Links first: without the directory, their owner is unknown.
