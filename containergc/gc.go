@@ -106,7 +106,7 @@ type Collector struct {
 	collectCh    chan struct{}
 	diskPressure atomic.Int32 // calls of Reclaim that wait or run
 	listTime     atomic.Int64 // how long the last list of all pods took, its plan, and the cleanup of logs; nanoseconds
-	logs         logsSeen     // owned by the goroutine that collects
+	logs         readLogs     // owned by the goroutine that collects
 }
 
 const (

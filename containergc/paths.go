@@ -72,9 +72,9 @@ func (c *Collector) removeLog(pod *runtime.Pod, ct *runtime.Container) error {
 	})
 }
 
-// logsSeen is the state of the logs directory at the last cleanup. The zero value is that of one
-// that was not cleaned up.
-type logsSeen struct {
+// readLogs is the logs directory as the last cleanup read it. The zero value is that of one that
+// was not read.
+type readLogs struct {
 	version fileversion.Version
 	changes uint64      // of the pods
 	notLive []types.UID // of the directories of which the pod is not known to run
@@ -99,7 +99,7 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, changes uint64, urgent bool, r
 	if c.cfg.Owner == nil {
 		return nil
 	}
-	c.logs = logsSeen{}
+	c.logs = readLogs{}
 	known := make(map[types.UID]bool, len(pods))
 	for i := range pods {
 		// The list may contain what was just removed. What could not be removed is
@@ -108,7 +108,7 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, changes uint64, urgent bool, r
 	}
 	return c.inLogs(func(root *os.Root) error {
 		info, _ := root.Stat(".") // without it, the version is not current later
-		seen := logsSeen{version: fileversion.Of(info, time.Now()), changes: changes}
+		read := readLogs{version: fileversion.Of(info, time.Now()), changes: changes}
 		entries, err := fs.ReadDir(root.FS(), ".")
 		// Marks are read last: almost all directories are those of running pods.
 		isOurs := func(name string) bool { return owner.MarkOf(root, name) == c.cfg.Owner() }
@@ -119,13 +119,13 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, changes uint64, urgent bool, r
 			if !e.IsDir() || uid == "" || known[uid] {
 				continue
 			}
-			seen.notLive = append(seen.notLive, uid)
+			read.notLive = append(read.notLive, uid)
 			if c.cfg.PodState(uid) == PodDeleted && isOurs(e.Name()) {
 				deleted, isDeleted[e.Name()] = append(deleted, e.Name()), true
 			}
 		}
 		if err == nil {
-			c.logs = seen
+			c.logs = read
 		}
 		// Links first: without the directory, their owner is unknown.
 		errs := []error{err, c.cleanLinks(isOurs, isDeleted, urgent, result)}

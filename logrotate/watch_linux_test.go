@@ -200,7 +200,7 @@ func TestRotator_ReadsAllLogsAfterLostEvents(t *testing.T) {
 	assert.Equal(t, []string{"1"}, c.reopened())
 }
 
-// After events were lost, logs are watched anew: a watch ends with its event.
+// After events were lost, logs are watched once more: a watch ends with its event.
 func TestRotator_WatchesAfterLostEvents(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "0.log"), []byte("x"), 0o600))

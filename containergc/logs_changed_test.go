@@ -25,7 +25,7 @@ type countedNode struct {
 func (n *countedNode) Changes() uint64 { return n.changes }
 
 // The logs directory is read when something in it may be that of a deleted pod which the last
-// cleanup has not seen.
+// cleanup has not read.
 func TestCollector_ReadsLogsAfterChanges(t *testing.T) {
 	past := time.Now().Add(-time.Hour)
 	type setup struct {
