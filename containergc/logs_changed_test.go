@@ -1,7 +1,6 @@
 package containergc_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -92,23 +91,4 @@ func TestCollector_ReadsLogsAfterChanges(t *testing.T) {
 			assert.Equal(t, tc.cleaned, result.LogDirs+result.Links)
 		})
 	}
-}
-
-func TestCollector_ReadsNoUnchangedLogs(t *testing.T) {
-	n, dir := &countedNode{node: &node{pods: map[types.UID]*runtime.Pod{}}}, t.TempDir()
-	const pods = 500
-	for i := range pods {
-		require.NoError(t, os.Mkdir(filepath.Join(dir, fmt.Sprintf("ns_ended_u%d", i)), 0o755))
-	}
-	past := time.Now().Add(-time.Hour)
-	require.NoError(t, os.Chtimes(dir, past, past))
-	c := collector(t, containergc.Config{Containers: n, LogsDir: dir, Owner: func() string { return "one" }, PodState: podStates{}.of})
-	collect := func() {
-		if _, err := c.Collect(t.Context()); err != nil {
-			panic(err)
-		}
-	}
-	collect()
-	assert.Less(t, testing.AllocsPerRun(5, collect), pods/10.)
-	assert.Greater(t, testing.AllocsPerRun(5, func() { n.changes++; collect() }), float64(pods))
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"testing"
 	"time"
 
@@ -40,7 +41,9 @@ func TestListPodsFromDisk_Changes(t *testing.T) {
 	list()
 	require.NoError(t, os.Chtimes(cfg.PodsDir, past, past))
 	list()
-	assert.Less(t, testing.AllocsPerRun(3, func() { _, _ = s.ListPodsFromDisk() }), float64(pods)/10)
+	if goruntime.GOOS == "linux" { // elsewhere the directory is always read: see fileversion
+		assert.Less(t, testing.AllocsPerRun(3, func() { _, _ = s.ListPodsFromDisk() }), float64(pods)/10)
+	}
 	add("later")
 	list()
 	require.NoError(t, os.Chtimes(cfg.PodsDir, past, past))

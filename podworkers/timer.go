@@ -45,7 +45,7 @@ func (w *Workers) requeueDue() {
 		now := time.Now()
 		var unchanged []types.UID
 		for _, uid := range w.requeues.take(now) {
-			w.tracker.requeueDue(uid, now) // its only effect on the workers, take has had already
+			w.tracker.requeueDue(uid, now) // the requeue time that it ends was taken from the queue above
 			if !w.claim(uid) {
 				continue
 			}
