@@ -277,12 +277,18 @@ func (s *pressureEnv) exitTime(st *corev1.PodStatus) time.Time {
 // measureStop measures how long this machine takes to stop a container of such a pod.
 func (s *pressureEnv) measureStop() {
 	s.t.Helper()
-	s.pods.Put(hungry("stopped", s.node.Busybox, "16Mi", quietPeriod))
+	s.pods.Put(hungry("stopped", s.node.Busybox, "16Mi", "echo x > /scratch/x; "+quietPeriod))
 	s.running("stopped")
 	_, id, ok := strings.Cut(s.status("stopped").ContainerStatuses[0].ContainerID, "://")
 	require.True(s.t, ok)
+	rt := cri.NewRuntimeServiceClient(s.node.Dial(s.t))
+	// A shell that has not set its trap yet ignores the signal: it is the first process of its namespace.
+	require.Eventually(s.t, func() bool {
+		r, err := rt.ExecSync(s.t.Context(), &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"test", "-e", "/scratch/x"}, Timeout: 10})
+		return err == nil && r.GetExitCode() == 0
+	}, longRunTime, 10*time.Millisecond)
 	began := time.Now()
-	_, err := cri.NewRuntimeServiceClient(s.node.Dial(s.t)).StopContainer(s.t.Context(), &cri.StopContainerRequest{ContainerId: id, Timeout: 60}) // it exits at once
+	_, err := rt.StopContainer(s.t.Context(), &cri.StopContainerRequest{ContainerId: id, Timeout: 60}) // it exits at once
 	require.NoError(s.t, err)
 	s.stopTime = time.Since(began)
 	require.Eventually(s.t, func() bool { return s.status("stopped").Phase == corev1.PodSucceeded }, longRunTime, 10*time.Millisecond)
