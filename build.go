@@ -114,11 +114,10 @@ func configured[C, T any](c *Components, construct func(C) (T, error), own C) (t
 // checkNeeds returns an error for each option that needs what the runtime cannot do.
 func (c *Components) checkNeeds() error {
 	return c.options.Each(func(options []string, v any) error {
-		n, ok := v.(interface{ Needs() []runtime.Need })
-		if !ok {
-			return nil
+		if n, ok := v.(interface{ Needs() []runtime.Need }); ok {
+			return runtime.CheckNeeds(c.Runtime, strings.Join(options, ", "), n.Needs()...)
 		}
-		return runtime.CheckNeeds(c.Runtime, strings.Join(options, ", "), n.Needs()...)
+		return nil
 	})
 }
 

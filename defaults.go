@@ -74,6 +74,7 @@ func NewPLEG(c *Components) (PLEG, error) {
 // NewStatusManager returns the default StatusManager, a status.Manager with the sinks of WithStatusSink. It keeps statuses in
 // the root directory for the next process.
 func NewStatusManager(c *Components) (StatusManager, error) {
+	c.saved.DelayPending(5 * time.Second) // longer than most starts take
 	return configured(c, status.New, status.Config{
 		Sinks: []status.Sink{c.saved, &c.watchers}, NodeInfo: c.nodeInfo, Logger: c.Logger, Hooks: c.Hooks.Status,
 	})

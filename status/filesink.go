@@ -9,8 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,8 +33,9 @@ const (
 // The files contain pod specs, which may contain secrets. The directory therefore
 // has mode 0700 and the files 0600.
 type FileSink struct {
-	dir  sinkDir
-	seed maphash.Seed
+	dir          sinkDir
+	seed         maphash.Seed
+	pendingDelay time.Duration
 
 	mu      sync.Mutex           // guards written
 	written map[types.UID]uint64 // hash of the content of the pod's file
@@ -41,6 +44,7 @@ type FileSink struct {
 var (
 	_ Sink    = (*FileSink)(nil)
 	_ Deleter = (*FileSink)(nil)
+	_ Delayer = (*FileSink)(nil)
 )
 
 // NewFileSink returns a FileSink that uses the directory. It does no I/O: the
@@ -50,6 +54,29 @@ func NewFileSink(dir string) (*FileSink, error) {
 		return nil, errors.New("status: file sink: directory required")
 	}
 	return &FileSink{dir: sinkDir{dir: dir}, seed: maphash.MakeSeed(), written: make(map[types.UID]uint64)}, nil
+}
+
+// DelayPending has the status of a pod that never started a container written only if the
+// pod stays like that for d: but for times, such a status has nothing that the next process
+// cannot find out by itself, and in a burst of pods all of them would be written while the
+// first pods start. It must be called before the sink is given to a Manager.
+func (s *FileSink) DelayPending(d time.Duration) { s.pendingDelay = d }
+
+// Delay implements Delayer. It is 0 unless DelayPending was called.
+func (s *FileSink) Delay(st *corev1.PodStatus) time.Duration {
+	if st.Phase != corev1.PodPending {
+		return 0
+	}
+	for _, all := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+		if slices.ContainsFunc(all, hasStarted) {
+			return 0
+		}
+	}
+	return s.pendingDelay
+}
+
+func hasStarted(c corev1.ContainerStatus) bool {
+	return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil || c.RestartCount > 0
 }
 
 // SetStatus writes the pod's file, unless its content is the same already. It blocks

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -176,4 +177,35 @@ func BenchmarkFileSinkManyAtOnce(b *testing.B) {
 			}
 		}
 	})
+}
+
+// A status may be written later only if the next process can do without it.
+func TestFileSink_DelaysWhatCanBeLost(t *testing.T) {
+	sink, err := status.NewFileSink(t.TempDir())
+	require.NoError(t, err)
+	waiting := corev1.ContainerStatus{State: corev1.ContainerState{Waiting: new(corev1.ContainerStateWaiting)}}
+	ended, run := waiting, corev1.ContainerStatus{State: corev1.ContainerState{Running: new(corev1.ContainerStateRunning)}}
+	ended.LastTerminationState.Terminated = new(corev1.ContainerStateTerminated)
+	restarted := waiting
+	restarted.RestartCount = 1
+	exited := corev1.ContainerStatus{State: corev1.ContainerState{Terminated: new(corev1.ContainerStateTerminated)}}
+	assert.Zero(t, sink.Delay(&corev1.PodStatus{Phase: corev1.PodPending}), "by default none")
+	sink.DelayPending(time.Minute)
+	for name, tc := range map[string]struct {
+		st   corev1.PodStatus
+		want time.Duration
+	}{
+		"nothing yet":          {corev1.PodStatus{Phase: corev1.PodPending}, time.Minute},
+		"waiting containers":   {corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{waiting}, ContainerStatuses: []corev1.ContainerStatus{waiting, waiting}}, time.Minute},
+		"a running init":       {corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{run}}, 0},
+		"an exited init":       {corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{exited, waiting}}, 0},
+		"a last exit":          {corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waiting, ended}}, 0},
+		"a restart":            {corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{restarted}}, 0},
+		"an ephemeral one":     {corev1.PodStatus{Phase: corev1.PodPending, EphemeralContainerStatuses: []corev1.ContainerStatus{run}}, 0},
+		"a running pod":        {corev1.PodStatus{Phase: corev1.PodRunning}, 0},
+		"a rejected pod":       {corev1.PodStatus{Phase: corev1.PodFailed}, 0},
+		"a pod that succeeded": {corev1.PodStatus{Phase: corev1.PodSucceeded}, 0},
+	} {
+		assert.Equal(t, tc.want, sink.Delay(&tc.st), name)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -65,6 +66,13 @@ func (s *fakeSink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	defer s.mu.Unlock()
 	s.deleted = append(s.deleted, pod.UID)
 	return nil
+}
+
+// of returns the phases that were received of a pod.
+func (s *fakeSink) of(uid types.UID) []corev1.PodPhase {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.phases[uid])
 }
 
 // pause lets fake time pass and everybody come to rest.

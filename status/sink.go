@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -24,6 +25,14 @@ type Sink interface {
 // sent. After an error the call is repeated.
 type Deleter interface {
 	DeleteStatus(ctx context.Context, pod *corev1.Pod) error
+}
+
+// Delayer is an optional interface of a Sink. Delay returns how long a status may wait
+// for a newer one, which is then sent in its place; 0 has it sent as soon as possible.
+// The wait counts from the first of them, and ends at once for a status that may not
+// wait, for a deletion, and for the end of Run. Delay must not block; st is read-only.
+type Delayer interface {
+	Delay(st *corev1.PodStatus) time.Duration
 }
 
 // SinkFunc makes a function a Sink.

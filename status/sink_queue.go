@@ -23,22 +23,26 @@ import (
 type queuedPod struct {
 	uid      types.UID
 	since    time.Time // since when it waits to be sent
-	due      time.Time // when its back-off ends
+	due      time.Time // when its back-off, or its wait for a newer status, ends
 	failures int       // in a row
+
+	merging *priority.Item[*queuedPod] // in sinkQueue.merging; nil: not there
 }
 
 // sinkQueue queues the pods to be sent to one sink. It is guarded by Manager.mu. The
 // statuses stay in the manager, so that each is kept once and the newest is sent.
 type sinkQueue struct {
-	m    *Manager
-	n    int // index in Manager.queues
-	sink Sink
-	wake chan struct{} // one slot: there may be something to send
+	m       *Manager
+	n       int // index in Manager.queues
+	sink    Sink
+	delayer Delayer       // the sink, if it is one
+	wake    chan struct{} // one slot: there may be something to send
 
 	items    map[types.UID]*queuedPod    // pods that wait or are being sent
 	ready    *priority.Queue[*queuedPod] // by waiting time; none of them failed in its last send
 	retrying *priority.Queue[*queuedPod] // by waiting time; all of them failed in their last send
 	delayed  *priority.Queue[*queuedPod] // by the end of their back-off
+	merging  *priority.Queue[*queuedPod] // wait for a newer status, by the end of that wait
 	busy     int                         // sends in progress
 	retries  int                         // of these, pods that failed in their last send
 	failures int                         // consecutive failed sends, of any pod
@@ -47,25 +51,32 @@ type sinkQueue struct {
 }
 
 func newSinkQueue(m *Manager, n int, sink Sink) *sinkQueue {
+	delayer, _ := sink.(Delayer)
 	return &sinkQueue{
-		m: m, n: n, sink: sink,
+		m: m, n: n, sink: sink, delayer: delayer,
 		wake:     make(chan struct{}, 1),
 		items:    make(map[types.UID]*queuedPod),
 		ready:    priority.New(waitsLonger),
 		retrying: priority.New(waitsLonger),
-		delayed:  priority.New(func(a, b *queuedPod) bool { return a.due.Before(b.due) }),
+		delayed:  priority.New(dueEarlier),
+		merging:  priority.New(dueEarlier),
 	}
 }
 
 func waitsLonger(a, b *queuedPod) bool { return a.since.Before(b.since) }
 
+func dueEarlier(a, b *queuedPod) bool { return a.due.Before(b.due) }
+
 // add queues the pod. Manager.mu is held.
 func (l *sinkQueue) add(uid types.UID) {
 	it := l.items[uid]
-	if it == nil {
-		it = &queuedPod{uid: uid, since: time.Now()}
+	switch {
+	case it == nil:
+		it = &queuedPod{uid: uid}
 		l.items[uid] = it
-		l.ready.Push(it)
+		l.push(it)
+	case it.merging != nil && l.delay(uid) == 0:
+		l.endMerging(it)
 	}
 	// A pod that waits already keeps its place. One that is being sent is checked
 	// again at the end of the send.
@@ -129,6 +140,9 @@ func (l *sinkQueue) retryNow() {
 	defer l.m.mu.Unlock()
 	l.draining = true
 	l.release()
+	for l.merging.Len() > 0 {
+		l.endMerging(l.merging.First())
+	}
 }
 
 // release ends all back-offs. Manager.mu is held.
@@ -139,7 +153,7 @@ func (l *sinkQueue) release() {
 }
 
 // dispatch starts as many sends as may run. It returns how many pods are left
-// and when the next back-off ends.
+// and when the next wait ends.
 func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int, next time.Duration) {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
@@ -147,12 +161,17 @@ func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int,
 	for l.delayed.Len() > 0 && !l.delayed.First().due.After(now) {
 		l.retrying.Push(l.delayed.Pop())
 	}
+	for l.merging.Len() > 0 && !l.merging.First().due.After(now) {
+		l.endMerging(l.merging.First())
+	}
 	for it := l.next(); it != nil; it = l.next() {
 		l.start(ctx, wg, it)
 	}
 	next = time.Hour
-	if l.delayed.Len() > 0 {
-		next = l.delayed.First().due.Sub(now)
+	for _, q := range []*priority.Queue[*queuedPod]{l.delayed, l.merging} {
+		if q.Len() > 0 {
+			next = min(next, q.First().due.Sub(now))
+		}
 	}
 	return len(l.items), next
 }
@@ -297,8 +316,7 @@ func (l *sinkQueue) finish(job *delivery, it *queuedPod, err error) (failures in
 	l.failures, it.failures = 0, 0
 	e := l.m.entries[it.uid]
 	if e != nil && (e != job.entry || e.version != job.version) {
-		it.since = time.Now()
-		l.ready.Push(it)
+		l.push(it)
 		return 0
 	}
 	delete(l.items, it.uid)

@@ -1,0 +1,37 @@
+package status
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/safe"
+)
+
+// push queues a pod that has not failed, from now on. Manager.mu is held.
+func (l *sinkQueue) push(it *queuedPod) {
+	it.since = time.Now()
+	if d := l.delay(it.uid); d > 0 {
+		it.due = it.since.Add(d)
+		it.merging = l.merging.Push(it)
+		return
+	}
+	l.ready.Push(it)
+}
+
+// delay is how long the pod's status may wait for a newer one. Manager.mu is held.
+func (l *sinkQueue) delay(uid types.UID) (d time.Duration) {
+	e := l.m.entries[uid]
+	if l.delayer == nil || l.draining || e == nil || e.forgotten {
+		return 0
+	}
+	safe.Do(l.m.cfg.Logger, "get the delay of a status", func() { d = l.delayer.Delay(e.status) })
+	return d
+}
+
+// endMerging has a pod sent that waited for a newer status. Manager.mu is held.
+func (l *sinkQueue) endMerging(it *queuedPod) {
+	l.merging.Remove(it.merging)
+	it.merging = nil
+	l.ready.Push(it)
+}
