@@ -100,7 +100,7 @@ type Config struct {
 
 	// InitialParallelStarts is how many pods may be in the middle of their start at a
 	// time, to begin with; from then on the number follows the throughput, up to
-	// MaxParallelStarts. After a pause the first start is alone, for half a second at most. [5 for 2 CPUs, but 4 at least; 16 times InitialParallelStarts]
+	// MaxParallelStarts. After a pause the first start is alone, for half a second at most. [3 for 2 CPUs, and at least; 16 times InitialParallelStarts]
 	InitialParallelStarts, MaxParallelStarts int
 	// StartSlotTimeout is how long a start may hold up others at most; one that takes
 	// four times as long as they do, or 2 s before there is any to compare with,
@@ -154,7 +154,7 @@ func (cfg *Config) fill() error {
 		errs = append(errs, fmt.Errorf("InitialParallelStarts or MaxParallelStarts is negative: %d, %d", cfg.InitialParallelStarts, cfg.MaxParallelStarts))
 	}
 	if cfg.InitialParallelStarts == 0 {
-		cfg.InitialParallelStarts = max(4, 5*goruntime.NumCPU()/2)
+		cfg.InitialParallelStarts = max(3, 3*goruntime.NumCPU()/2)
 	}
 	if cfg.MaxParallelStarts == 0 {
 		cfg.MaxParallelStarts = 16 * cfg.InitialParallelStarts

@@ -49,7 +49,7 @@ const (
 	// slowStart is how long starts take, in seconds, where doubling is tried.
 	slowStart = 0.5
 	// maxStretch is how much longer than one alone starts may take where doubling is tried.
-	maxStretch = 2
+	maxStretch = 1.4
 	// minDoublingGain is how much better twice as many at a time must be.
 	minDoublingGain = 1.4
 )

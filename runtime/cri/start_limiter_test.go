@@ -275,18 +275,21 @@ func TestDoublingEndsWhereItDoesNotHelp(t *testing.T) {
 // Starts that take longer than one alone slow each other down: more at a time is not even tried, as all of them would
 // be late for nothing.
 func TestStartsThatSlowEachOtherAreNotDoubled(t *testing.T) {
+	const step = 10 * time.Millisecond // of a start's work
 	for name, tc := range map[string]struct {
-		alone   time.Duration // how long one start takes
-		share   bool          // the starts share a processor
-		atLeast int           // how many are under way at the same time, at most
-		less    int
+		alone      time.Duration // how long one start takes
+		processors int           // that the starts share
+		initial    int
+		atLeast    int // how many are under way at the same time, at most
+		less       int
 	}{
-		"one processor for 300 ms": {300 * time.Millisecond, true, 5, 7},
-		"600 ms of waiting":        {600 * time.Millisecond, false, 64, 65},
+		"one processor for 300 ms":  {300 * time.Millisecond, 1, 5, 5, 7},
+		"two processors for 400 ms": {400 * time.Millisecond, 2, 3, 3, 5},
+		"600 ms of waiting":         {600 * time.Millisecond, math.MaxInt, 5, 64, 65},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := newLimiter(5, 64, time.Minute)
+				l := newLimiter(tc.initial, 64, time.Minute)
 				var mu sync.Mutex
 				running, most := 0, 0
 				var wg sync.WaitGroup
@@ -297,13 +300,13 @@ func TestStartsThatSlowEachOtherAreNotDoubled(t *testing.T) {
 						mu.Lock()
 						running++
 						most = max(most, running)
-						took := tc.alone
-						if tc.share {
-							took *= time.Duration(running)
+						for left := tc.alone; left > 0; {
+							share := min(1, float64(tc.processors)/float64(running))
+							mu.Unlock()
+							time.Sleep(step)
+							mu.Lock()
+							left -= time.Duration(share * float64(step))
 						}
-						mu.Unlock()
-						time.Sleep(took)
-						mu.Lock()
 						running--
 						mu.Unlock()
 						s.release(true)
