@@ -16,7 +16,7 @@ type Hooks struct {
 	// previous is zero for the first status of a pod in this process.
 	Changed func(pod *corev1.Pod, previous, now corev1.PodStatus)
 	// Sent is called after each send, with its duration and the time that the status
-	// had waited for it.
+	// had waited for it, without what a Delayer asked for.
 	Sent func(pod *corev1.Pod, duration, waited time.Duration, err error)
 }
 

@@ -29,9 +29,10 @@ func (l *sinkQueue) delay(uid types.UID) (d time.Duration) {
 	return d
 }
 
-// endMerging has a pod sent that waited for a newer status. Manager.mu is held.
+// endMerging has a pod sent that waited for a newer status. From now on it is the sink that
+// is waited for. Manager.mu is held.
 func (l *sinkQueue) endMerging(it *queuedPod) {
 	l.merging.Remove(it.merging)
-	it.merging = nil
+	it.merging, it.since = nil, time.Now()
 	l.ready.Push(it)
 }

@@ -59,7 +59,8 @@ func TestManager_DelaysStatuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				sink, other := patientSink{newFakeSink(), tc.panics}, newFakeSink()
-				m, stop := start(t, status.Config{Sinks: []status.Sink{sink, other}})
+				waits := func(_ *corev1.Pod, _, waited time.Duration, _ error) { assert.Zero(t, waited) }
+				m, stop := start(t, status.Config{Sinks: []status.Sink{sink, other}, Hooks: status.Hooks{Sent: waits}})
 				began := time.Now()
 				tc.do(m)
 				synctest.Wait()
