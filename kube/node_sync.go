@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -93,15 +94,17 @@ func (n *Node) sync(ctx context.Context) error {
 	if desired, err = n.patchMeta(ctx, current, desired); err != nil {
 		return err
 	}
-	isDue := first || now.Sub(n.reportedAt) >= n.cfg.ReportPeriod
-	if hasChanged(&current.Status, &desired.Status) || isDue {
+	changed := first || hasChanged(&current.Status, &desired.Status)
+	if changed || now.Sub(n.reportedAt) >= n.cfg.ReportPeriod {
 		updated, err := n.patch(ctx, current, desired, "status")
 		if err != nil {
 			return err
 		}
-		// The next report without a change is due at a random time, so that nodes that
-		// were started together do not report together.
-		n.reportedAt = now.Add(-jitter(n.cfg.ReportPeriod) / 2)
+		n.reportedAt = now
+		if changed {
+			// Nodes that were started together, or changed together, do not report together.
+			n.reportedAt = now.Add(rand.N(n.cfg.ReportPeriod) - n.cfg.ReportPeriod/2) //nolint:gosec // no secret
+		}
 		n.set(updated)
 	}
 	n.recordTransitions(current, desired, now)
