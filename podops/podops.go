@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podlogs"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -159,17 +160,11 @@ func (o *Operator) observed(pod *corev1.Pod) (*runtime.Pod, error) {
 	return &observed, nil
 }
 
-func containerStatuses(pod *corev1.Pod) [][]corev1.ContainerStatus {
-	return [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses}
-}
-
 // waitingReason says why a container, or any, has not started.
 func waitingReason(pod *corev1.Pod, container string) string {
-	for _, list := range containerStatuses(pod) {
-		for i := range list {
-			if w := list[i].State.Waiting; w != nil && (container == "" || list[i].Name == container) {
-				return fmt.Sprintf("; container %q is waiting to start: %s %s", list[i].Name, w.Reason, w.Message)
-			}
+	for c := range podspec.ContainerStatuses(&pod.Status) {
+		if w := c.State.Waiting; w != nil && (container == "" || c.Name == container) {
+			return fmt.Sprintf("; container %q is waiting to start: %s %s", c.Name, w.Reason, w.Message)
 		}
 	}
 	if pod.Status.Reason != "" {
@@ -238,11 +233,9 @@ func isPrevious(latest *runtime.Container, pod *corev1.Pod) bool {
 	if latest == nil || latest.State != runtime.Exited {
 		return false
 	}
-	for _, list := range containerStatuses(pod) {
-		for i := range list {
-			if list[i].Name == latest.Name {
-				return list[i].State.Waiting != nil
-			}
+	for c := range podspec.ContainerStatuses(&pod.Status) {
+		if c.Name == latest.Name {
+			return c.State.Waiting != nil
 		}
 	}
 	return false

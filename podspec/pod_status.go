@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"iter"
 	"slices"
 	"strings"
 
@@ -50,6 +51,26 @@ func IsShutDown(st *corev1.PodStatus) bool {
 	return !IsTerminalPhase(st.Phase) && slices.ContainsFunc(st.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Message == MessageNodeShutdown
 	})
+}
+
+// ContainerStatuses iterates over the statuses of all containers in the order init, regular,
+// ephemeral, as pointers into st.
+func ContainerStatuses(st *corev1.PodStatus) iter.Seq[*corev1.ContainerStatus] {
+	return func(yield func(*corev1.ContainerStatus) bool) {
+		for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// WasCreated reports whether a status is that of a container that was created at least
+// once, and so counts as an attempt.
+func WasCreated(c *corev1.ContainerStatus) bool {
+	return c.ContainerID != "" || c.LastTerminationState.Terminated != nil || c.RestartCount > 0
 }
 
 // IsNodeCondition reports whether the node sets conditions of the type in the status of

@@ -50,3 +50,40 @@ func TestIsShutDown(t *testing.T) {
 		assert.Equal(t, tc.want, podspec.IsShutDown(&tc.status), name)
 	}
 }
+
+func TestContainerStatuses(t *testing.T) {
+	st := &corev1.PodStatus{
+		ContainerStatuses:          []corev1.ContainerStatus{{Name: "regular"}, {Name: "other"}},
+		InitContainerStatuses:      []corev1.ContainerStatus{{Name: "init"}},
+		EphemeralContainerStatuses: []corev1.ContainerStatus{{Name: "ephemeral"}},
+	}
+	var names []string
+	for c := range podspec.ContainerStatuses(st) {
+		names = append(names, c.Name)
+		c.Ready = true
+	}
+	assert.Equal(t, []string{"init", "regular", "other", "ephemeral"}, names)
+	assert.True(t, st.ContainerStatuses[1].Ready, "they are not copies")
+	for c := range podspec.ContainerStatuses(st) {
+		if c.Name == "regular" {
+			break
+		}
+		assert.Equal(t, "init", c.Name)
+	}
+}
+
+func TestWasCreated(t *testing.T) {
+	ended := corev1.ContainerState{Terminated: new(corev1.ContainerStateTerminated)}
+	for name, tc := range map[string]struct {
+		status corev1.ContainerStatus
+		want   bool
+	}{
+		"waits for the first time": {corev1.ContainerStatus{State: corev1.ContainerState{Waiting: new(corev1.ContainerStateWaiting)}}, false},
+		"created, not started":     {corev1.ContainerStatus{ContainerID: "r://1"}, true},
+		"ended before":             {corev1.ContainerStatus{LastTerminationState: ended}, true},
+		"restarted":                {corev1.ContainerStatus{RestartCount: 1}, true},
+		"rejected with its pod":    {corev1.ContainerStatus{State: ended}, false},
+	} {
+		assert.Equal(t, tc.want, podspec.WasCreated(&tc.status), name)
+	}
+}

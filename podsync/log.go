@@ -31,7 +31,7 @@ const sameBackOff = time.Second
 // of the pod, and those of earlier attempts.
 func (l *loggedState) restore(status corev1.PodStatus, observed runtime.Pod) {
 	recorded, latest := map[string]bool{}, map[string]uint32{}
-	for _, c := range containerStatuses(status) {
+	for c := range podspec.ContainerStatuses(&status) {
 		for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
 			if t != nil {
 				_, id, _ := strings.Cut(t.ContainerID, "://")

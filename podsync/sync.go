@@ -83,17 +83,13 @@ func (s *Syncer) restore(pod *corev1.Pod, st *podState, observed runtime.Pod) {
 	st.logged.restore(status, observed)
 }
 
-func containerStatuses(status corev1.PodStatus) []corev1.ContainerStatus {
-	return slices.Concat(status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses)
-}
-
 // reportedAttempts returns the attempt of each container that was ever created, by the
 // status of the pod. Restart counts continue from it after the runtime has lost its
 // state.
 func reportedAttempts(status corev1.PodStatus) map[string]uint32 {
 	attempts := map[string]uint32{}
-	for _, c := range containerStatuses(status) {
-		if created := c.ContainerID != "" || c.LastTerminationState.Terminated != nil || c.RestartCount > 0; created {
+	for c := range podspec.ContainerStatuses(&status) {
+		if podspec.WasCreated(c) {
 			attempts[c.Name] = uint32(max(c.RestartCount, 0))
 		}
 	}

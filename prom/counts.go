@@ -110,17 +110,13 @@ func (n *podCounts) status(pod *corev1.Pod) {
 	}
 	n.desired[static]++
 	running := false
-	for _, list := range [][]corev1.ContainerStatus{
-		pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
-	} {
-		for i := range list {
-			switch s := &list[i].State; {
-			case s.Running != nil:
-				running = true
-				n.containers["running"]++
-			case s.Terminated != nil:
-				n.containers["exited"]++
-			}
+	for c := range podspec.ContainerStatuses(&pod.Status) {
+		switch {
+		case c.State.Running != nil:
+			running = true
+			n.containers["running"]++
+		case c.State.Terminated != nil:
+			n.containers["exited"]++
 		}
 	}
 	if running {

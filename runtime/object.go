@@ -1,7 +1,6 @@
 package runtime
 
 import (
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,9 +31,7 @@ func (p *Pod) ObjectContainer(desired *corev1.Pod, name string) *Container {
 	case st.Phase == corev1.PodRunning:
 		c.State = Running
 	}
-	statuses := slices.Concat(st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses)
-	for i := range statuses {
-		s := &statuses[i]
+	for s := range podspec.ContainerStatuses(st) {
 		if s.Name != name {
 			continue
 		}

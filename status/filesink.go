@@ -9,13 +9,14 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // Limits of what a FileSink loads.
@@ -67,16 +68,12 @@ func (s *FileSink) Delay(st *corev1.PodStatus) time.Duration {
 	if st.Phase != corev1.PodPending {
 		return 0
 	}
-	for _, all := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
-		if slices.ContainsFunc(all, hasStarted) {
+	for c := range podspec.ContainerStatuses(st) {
+		if c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil || c.RestartCount > 0 {
 			return 0
 		}
 	}
 	return s.pendingDelay
-}
-
-func hasStarted(c corev1.ContainerStatus) bool {
-	return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil || c.RestartCount > 0
 }
 
 // SetStatus writes the pod's file, unless its content is the same already. It blocks

@@ -44,10 +44,8 @@ func (g *generator) baseStatus() corev1.PodStatus {
 		st.Reason, st.Message = "", ""
 	}
 	if g.observed() {
-		for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
-			for i := range list {
-				g.setLost(&list[i])
-			}
+		for c := range podspec.ContainerStatuses(&st) {
+			g.setLost(c)
 		}
 	}
 	return st

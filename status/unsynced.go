@@ -75,11 +75,9 @@ func Unsynced(pod *corev1.Pod, observed *runtime.Pod, message string, env NodeIn
 // setUnobserved marks containers that were running as waiting.
 func setUnobserved(st *corev1.PodStatus, message string) {
 	st.Phase = corev1.PodUnknown
-	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
-		for i := range list {
-			if list[i].State.Running != nil {
-				list[i].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: ReasonNotSynced, Message: message}}
-			}
+	for c := range podspec.ContainerStatuses(st) {
+		if c.State.Running != nil {
+			c.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: ReasonNotSynced, Message: message}}
 		}
 	}
 }

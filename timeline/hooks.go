@@ -220,10 +220,8 @@ func (h *History) statusChanged(r *podRecord, pod *corev1.Pod, st *corev1.PodSta
 	if r.ready == nil {
 		r.ready = map[string]bool{}
 	}
-	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
-		for i := range list {
-			h.containerStatus(r, &list[i], now)
-		}
+	for c := range podspec.ContainerStatuses(st) {
+		h.containerStatus(r, c, now)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // The kinds of lines of a trace, in the order in which lines with the same time and pod
@@ -223,8 +225,8 @@ func statusText(pod *corev1.Pod, st corev1.PodStatus) string {
 	if st.Reason != "" {
 		fmt.Fprintf(&b, " %s %q", st.Reason, st.Message)
 	}
-	for _, c := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses) {
-		fmt.Fprintf(&b, " | %s", ContainerText(c))
+	for c := range podspec.ContainerStatuses(&st) {
+		fmt.Fprintf(&b, " | %s", ContainerText(*c))
 	}
 	if pod.DeletionTimestamp != nil {
 		b.WriteString(" (deleted)")
