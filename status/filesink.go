@@ -57,7 +57,7 @@ func NewFileSink(dir string) (*FileSink, error) {
 	return &FileSink{dir: sinkDir{dir: dir}, seed: maphash.MakeSeed(), written: make(map[types.UID]uint64)}, nil
 }
 
-// DelayPending has the status of a pod that never started a container written only if the
+// DelayPending has the status of a pod that never had a container written only if the
 // pod stays like that for d: but for times, such a status has nothing that the next process
 // cannot find out by itself, and in a burst of pods all of them would be written while the
 // first pods start. It must be called before the sink is given to a Manager.
@@ -69,7 +69,7 @@ func (s *FileSink) Delay(st *corev1.PodStatus) time.Duration {
 		return 0
 	}
 	for c := range podspec.ContainerStatuses(st) {
-		if c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil || c.RestartCount > 0 {
+		if podspec.WasCreated(c) || c.State.Running != nil || c.State.Terminated != nil {
 			return 0
 		}
 	}

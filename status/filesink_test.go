@@ -186,7 +186,8 @@ func TestFileSink_DelaysWhatCanBeLost(t *testing.T) {
 	waiting := corev1.ContainerStatus{State: corev1.ContainerState{Waiting: new(corev1.ContainerStateWaiting)}}
 	ended, run := waiting, corev1.ContainerStatus{State: corev1.ContainerState{Running: new(corev1.ContainerStateRunning)}}
 	ended.LastTerminationState.Terminated = new(corev1.ContainerStateTerminated)
-	restarted := waiting
+	created, restarted := waiting, waiting
+	created.ContainerID = "r://1" // attempts count from it
 	restarted.RestartCount = 1
 	exited := corev1.ContainerStatus{State: corev1.ContainerState{Terminated: new(corev1.ContainerStateTerminated)}}
 	assert.Zero(t, sink.Delay(&corev1.PodStatus{Phase: corev1.PodPending}), "by default none")
@@ -200,6 +201,7 @@ func TestFileSink_DelaysWhatCanBeLost(t *testing.T) {
 		"a running init":       {corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{run}}, 0},
 		"an exited init":       {corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{exited, waiting}}, 0},
 		"a last exit":          {corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waiting, ended}}, 0},
+		"a created container":  {corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{created}}, 0},
 		"a restart":            {corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{restarted}}, 0},
 		"an ephemeral one":     {corev1.PodStatus{Phase: corev1.PodPending, EphemeralContainerStatuses: []corev1.ContainerStatus{run}}, 0},
 		"a running pod":        {corev1.PodStatus{Phase: corev1.PodRunning}, 0},
