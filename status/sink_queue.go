@@ -140,9 +140,6 @@ func (l *sinkQueue) retryNow() {
 	defer l.m.mu.Unlock()
 	l.draining = true
 	l.release()
-	for l.merging.Len() > 0 {
-		l.endMerging(l.merging.First())
-	}
 }
 
 // release ends all back-offs. Manager.mu is held.
@@ -161,7 +158,7 @@ func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int,
 	for l.delayed.Len() > 0 && !l.delayed.First().due.After(now) {
 		l.retrying.Push(l.delayed.Pop())
 	}
-	for l.merging.Len() > 0 && !l.merging.First().due.After(now) {
+	for l.merging.Len() > 0 && (l.draining || !l.merging.First().due.After(now)) {
 		l.endMerging(l.merging.First())
 	}
 	for it := l.next(); it != nil; it = l.next() {
