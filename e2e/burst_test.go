@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -44,12 +45,14 @@ func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 	concurrencies := []int{1, 4, 8, 30}
 	firsts, ups, downs := map[int][]time.Duration{}, map[int][]time.Duration{}, map[int][]time.Duration{}
 	faster, removed := map[int][]float64{}, map[int][]float64{} // time of the raw calls / that of the agent just before
-	var single, first, middle, last, deleted []time.Duration
+	var single, first, middle, last, deleted, own []time.Duration
 	for b.Loop() {
 		// Agent and raw calls take turns, so that a slow minute of the machine is not one of them alone.
 		for _, c := range concurrencies {
 			l := r.settled(b)
+			before := cpuTime(b)
 			took := l.up(b, r.burstPods(pods)...)
+			own = append(own, (cpuTime(b)-before)/time.Duration(pods))
 			first, middle, last = append(first, took[0]), append(middle, median(took)), append(last, took[pods-1])
 			time.Sleep(readySignals)
 			deleted = append(deleted, l.down(b, pods)[pods-1])
@@ -88,6 +91,7 @@ func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 	b.ReportMetric(ms(median(ups[upAt])), "raw-up-ms")
 	b.ReportMetric(float64(upAt), "raw-up-concurrency")
 	b.ReportMetric(median(faster[upAt]), "throughput/raw")
+	b.ReportMetric(ms(median(own)), "agent-CPU-ms/pod")
 	b.ReportMetric(ms(median(deleted)), "deleted-ms")
 	b.ReportMetric(ms(median(downs[downAt])), "raw-down-ms")
 	b.ReportMetric(float64(downAt), "raw-down-concurrency")
@@ -103,6 +107,13 @@ func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 		defer k.stop(b)
 		k.burst(b, r.burstPods(pods)).report(b, "kubelet-")
 	}
+}
+
+// cpuTime is what this process has used, the agent included and no runtime.
+func cpuTime(b *testing.B) time.Duration {
+	var u unix.Rusage
+	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func (r *benchEnv) burstPods(n int) []*corev1.Pod {

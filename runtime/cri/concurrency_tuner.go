@@ -12,8 +12,12 @@ import "time"
 //
 // Where starts take long, and not because they slow each other down, the time is spent
 // waiting and not working: then the limit is doubled round by round as long as that helps.
+//
+// A tuner begins with few at a time, so that the first pods are early. With many in the
+// queue this weighs little, and a few more keep the processors from waiting for the disk.
 type concurrencyTuner struct {
 	limit, max int
+	initial    int
 
 	epoch int           // grows with each change of limit
 	count int           // starts in the window
@@ -52,20 +56,22 @@ const (
 	maxStretch = 1.4
 	// minDoublingGain is how much better twice as many at a time must be.
 	minDoublingGain = 1.4
+	// longQueue times the initial limit is from how many waiting starts on it is raised.
+	longQueue = 10
 )
 
 func newTuner(initial, most int) concurrencyTuner {
 	initial = min(max(initial, 1), most)
-	return concurrencyTuner{limit: initial, best: initial, max: most, step: 1, nextCooldown: 1, slowStarting: true}
+	return concurrencyTuner{limit: initial, initial: initial, best: initial, max: most, step: 1, nextCooldown: 1, slowStarting: true}
 }
 
 // pause begins a new window.
 func (u *concurrencyTuner) pause() { u.count, u.sum = 0, 0 }
 
 // done takes a finished start: how long it took, in which epoch it was begun,
-// and whether others wait for their turn.
-func (u *concurrencyTuner) done(took time.Duration, epoch int, waiting bool) {
-	if !waiting || epoch != u.epoch || took <= 0 {
+// and how many wait for their turn.
+func (u *concurrencyTuner) done(took time.Duration, epoch, waiting int) {
+	if waiting == 0 || epoch != u.epoch || took <= 0 {
 		return
 	}
 	u.count++
@@ -73,10 +79,13 @@ func (u *concurrencyTuner) done(took time.Duration, epoch int, waiting bool) {
 	if u.count < u.window() {
 		return
 	}
-	was := u.limit
-	u.learn(float64(u.limit) * float64(u.count) / u.sum.Seconds())
+	limit, slowStarting := u.limit, u.slowStarting
+	u.learn(float64(limit) * float64(u.count) / u.sum.Seconds())
+	if slowStarting && !u.slowStarting && u.limit == u.initial && waiting > longQueue*u.initial {
+		u.raise()
+	}
 	u.pause()
-	if u.limit != was {
+	if u.limit != limit {
 		u.epoch++
 	}
 }
@@ -119,6 +128,12 @@ func (u *concurrencyTuner) double(rate float64) {
 		return
 	}
 	u.limit = min(2*u.limit, u.max)
+}
+
+// raise makes home what suits a long queue.
+func (u *concurrencyTuner) raise() {
+	u.limit = min(u.initial+max(1, 2*u.initial/3), u.max)
+	u.best, u.bestRate = u.limit, 0
 }
 
 // better reports whether rate makes the limit that is tried a better home.

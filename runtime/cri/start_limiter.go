@@ -209,7 +209,7 @@ func (s slot) release(started bool) {
 	}
 	s.l.endFirst()
 	if started {
-		s.l.tuner.done(took, s.lease.epoch, s.l.waiting.Len() > 0)
+		s.l.tuner.done(took, s.lease.epoch, s.l.waiting.Len())
 	}
 	s.l.inUse--
 	s.l.serve()

@@ -186,7 +186,7 @@ func (m machine) rate(n int, r *rand.Rand) float64 {
 
 // feed tells the tuner of one start on the machine.
 func feed(u *concurrencyTuner, m machine, r *rand.Rand) {
-	u.done(time.Duration(float64(u.limit)/m.rate(u.limit, r)*float64(time.Second)), u.epoch, true)
+	u.done(time.Duration(float64(u.limit)/m.rate(u.limit, r)*float64(time.Second)), u.epoch, 1)
 }
 
 // Wherever the knee is, the limit comes to where the throughput is at least 0.9
@@ -280,12 +280,13 @@ func TestStartsThatSlowEachOtherAreNotDoubled(t *testing.T) {
 		alone      time.Duration // how long one start takes
 		processors int           // that the starts share
 		initial    int
+		pods       int // no long queue but where the limit is to grow far
 		atLeast    int // how many are under way at the same time, at most
 		less       int
 	}{
-		"one processor for 300 ms":  {300 * time.Millisecond, 1, 5, 5, 7},
-		"two processors for 400 ms": {400 * time.Millisecond, 2, 3, 3, 5},
-		"600 ms of waiting":         {600 * time.Millisecond, math.MaxInt, 5, 64, 65},
+		"one processor for 300 ms":  {300 * time.Millisecond, 1, 5, 50, 5, 7},
+		"two processors for 400 ms": {400 * time.Millisecond, 2, 3, 30, 3, 5},
+		"600 ms of waiting":         {600 * time.Millisecond, math.MaxInt, 5, 200, 64, 65},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -293,7 +294,7 @@ func TestStartsThatSlowEachOtherAreNotDoubled(t *testing.T) {
 				var mu sync.Mutex
 				running, most := 0, 0
 				var wg sync.WaitGroup
-				for range 200 {
+				for range tc.pods {
 					wg.Go(func() {
 						s, err := l.acquire(t.Context(), 0)
 						assert.NoError(t, err)
@@ -320,6 +321,31 @@ func TestStartsThatSlowEachOtherAreNotDoubled(t *testing.T) {
 	}
 }
 
+// With few in the queue a tuner keeps to the initial limit, and with many it begins with two thirds more; once only, so
+// that it keeps what it finds later.
+func TestALongQueueRaisesTheLimit(t *testing.T) {
+	for name, tc := range map[string]struct{ initial, most, waiting, want int }{
+		"a few wait":            {3, 64, 30, 3},
+		"many wait":             {3, 64, 31, 5},
+		"one at a time":         {1, 64, 11, 2},
+		"bounded":               {3, 4, 31, 4},
+		"bounded by what it is": {3, 3, 31, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newTuner(tc.initial, tc.most)
+			took := func() time.Duration { return time.Duration(u.limit) * 100 * time.Millisecond } // equal throughput
+			for range 2 {
+				u.done(took(), u.epoch, tc.waiting)
+			}
+			assert.Equal(t, tc.want, u.limit)
+			for range 5000 {
+				u.done(took(), u.epoch, tc.waiting)
+			}
+			assert.LessOrEqual(t, u.best, tc.initial, "more at a time did not help")
+		})
+	}
+}
+
 // Equal throughput is had with few at a time: the first pods are up earlier.
 func TestTheLimitDoesNotGrowForNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
@@ -336,7 +362,7 @@ func TestTheLimitDoesNotGrowForNothing(t *testing.T) {
 func TestIdleTimesDoNotMoveTheLimit(t *testing.T) {
 	u := newTuner(4, 64)
 	for range 1000 {
-		u.done(time.Hour, 0, false)
+		u.done(time.Hour, 0, 0)
 	}
 	assert.Equal(t, 4, u.limit)
 }
