@@ -45,6 +45,8 @@ var (
 	// Words of a log message, an error, a help text.
 	bannedText = regexp.MustCompile(`(?i)\b(told|tells?|nobody|somebody|someone|whoever|folders?|anew|look(s|ed)? (at|for)|` +
 		`not be had|taken up|for ever|turns?|wanted)\b|(^|%[qsv] )is no [a-z]`)
+	// Metrics, labels and annotations.
+	nameOutsideGo = regexp.MustCompile(`^sublet(_[a-z_]+|\.dev/.+)$`)
 	// Words of a comment or a page.
 	bannedProse = regexp.MustCompile(`(?i)\b(told|nobody|somebody|whoever|folders?|anew|for ever)\b`)
 )
@@ -113,6 +115,9 @@ func bannedWords(path string, source []byte) (found []string, err error) {
 			if w := bannedText.FindString(text); err == nil && w != "" && strings.Contains(text, " ") {
 				report(lit.Pos(), "text %q with %q", text, w)
 			}
+			if w := bannedInName(path, text); err == nil && w != "" && nameOutsideGo.MatchString(text) {
+				report(lit.Pos(), "name %s with %q", text, w)
+			}
 		}
 		return true
 	})
@@ -180,6 +185,8 @@ func TestBannedWords_FindsEachKind(t *testing.T) {
 		"message":                          {"a/a.go", "package a\nvar x = \"pod is told\"\n", []string{`text "pod is told"`}},
 		"message of a test":                {"a/a_test.go", "package a\nvar x = \"pod is told\"\n", nil},
 		"one word, as in a key":            {"a/a.go", "package a\nvar x = \"told\"\n", nil},
+		"metric":                           {"a/a.go", "package a\nvar x = \"sublet_worker_turns\"\n", []string{`name sublet_worker_turns`}},
+		"annotation":                       {"a/a.go", "package a\nvar x = \"sublet.dev/is-gone\"\n", []string{`name sublet.dev/is-gone`}},
 		"comment":                          {"a/a.go", "package a\n\n// x is a folder.\nvar x int\n", []string{`comment with "folder"`}},
 		"page":                             {"docs/a.md", "# A\n\nNobody waits.\n", []string{`docs/a.md:3: "Nobody"`}},
 		"faults of a component":            {"pleg/a.go", "package a\nvar podFaults int\n", []string{"identifier podFaults"}},

@@ -27,7 +27,7 @@ func newLoop() loopMetrics {
 		admitted:   counters("sublet_pods_admitted_total", "Pods admitted: new, or adopted because they already ran.", "how"),
 		rejected:   counters("kubelet_admission_rejections_total", "Pods rejected at admission, by reason.", "reason"),
 		orphans:    counter("kubelet_orphaned_runtime_pods_total", "Pods found in the runtime that no source contains."),
-		cleanups: counters("sublet_leftovers_total",
+		cleanups: counters("sublet_orphaned_resources_total",
 			"Removals of resources of orphaned pods, by store and result.", "store", "result"),
 		preemptions: counters("kubelet_preemptions", "Pods preempted in favour of critical ones, by the first resource that these lacked.", "preemption_signal"),
 	}

@@ -28,8 +28,8 @@ func newPleg() plegMetrics {
 		inspect:      histogram("sublet_pleg_inspect_duration_seconds", "Duration of pod inspections.", quick()),
 		waited:       histogram("sublet_pleg_inspect_wait_seconds", "Time that a pod waited for its inspection.", quick()),
 		failures:     counters("sublet_pleg_errors_total", "Failed runtime queries, by operation: list or inspect.", "operation"),
-		events:       counter("sublet_pleg_hints_total", "Runtime events received."),
-		missed:       counter("sublet_pleg_missed_total", "Changed pods that a relist found without a runtime event while the event stream was open."),
+		events:       counter("sublet_pleg_runtime_events_total", "Runtime events received."),
+		missed:       counter("sublet_pleg_missed_events_total", "Changed pods that a relist found without a runtime event while the event stream was open."),
 	}
 }
 

@@ -180,16 +180,16 @@ func TestMetrics_NamesAndLabels(t *testing.T) {
 		"kubelet_running_pods":                    "kubelet_running_pods 0",
 		"kubelet_image_garbage_collected_total":   "kubelet_image_garbage_collected_total{reason=\"age\"} 1\nkubelet_image_garbage_collected_total{reason=\"space\"} 1",
 		"prober_probe_total":                      `prober_probe_total{container="c",namespace="default",pod="web",pod_uid="uid-web",probe_type="Liveness",result="successful"} 1`,
-		"sublet_pod_ends_total":                   `sublet_pod_ends_total{cause="removed"} 1`,
+		"sublet_pod_terminations_total":           `sublet_pod_terminations_total{cause="removed"} 1`,
 		"sublet_source_changes_total":             `sublet_source_changes_total{op="ADD",source="file"} 3`,
 		"kubelet_orphaned_runtime_pods_total":     `kubelet_orphaned_runtime_pods_total 1`,
-		"sublet_leftovers_total":                  `sublet_leftovers_total{result="error",store="cgroups"} 1`,
+		"sublet_orphaned_resources_total":         `sublet_orphaned_resources_total{result="error",store="cgroups"} 1`,
 		"sublet_container_gc_total":               "sublet_container_gc_total{kind=\"container\",result=\"error\"} 1\nsublet_container_gc_total{kind=\"sandbox\",result=\"success\"} 1",
 		"sublet_log_rotations_total":              "sublet_log_rotations_total{result=\"error\"} 1\nsublet_log_rotations_total{result=\"success\"} 1",
 		"sublet_log_rotated_bytes_total":          `sublet_log_rotated_bytes_total 100`,
 		"sublet_node_condition":                   `sublet_node_condition{condition="MemoryPressure"} 1`,
 		"sublet_pleg_stream_open":                 `sublet_pleg_stream_open 0`,
-		"sublet_pod_worker_turns":                 `sublet_pod_worker_turns{operation_type="sync"} 0`,
+		"sublet_pod_worker_active":                `sublet_pod_worker_active{operation_type="sync"} 0`,
 		"sublet_image_gc_freed_bytes_total":       `sublet_image_gc_freed_bytes_total 7`,
 	} {
 		assert.Equal(t, want, strings.Join(series(t, reg, name), "\n"))
@@ -261,15 +261,15 @@ func TestMetrics_TwoRegistries(t *testing.T) {
 	one, regOne := newMetrics(t)
 	_, regTwo := newMetrics(t)
 	one.PLEG().RuntimeEventReceived("x")
-	assert.Equal(t, []string{"sublet_pleg_hints_total 1"}, series(t, regOne, "sublet_pleg_hints_total"))
-	assert.Equal(t, []string{"sublet_pleg_hints_total 0"}, series(t, regTwo, "sublet_pleg_hints_total"))
+	assert.Equal(t, []string{"sublet_pleg_runtime_events_total 1"}, series(t, regOne, "sublet_pleg_runtime_events_total"))
+	assert.Equal(t, []string{"sublet_pleg_runtime_events_total 0"}, series(t, regTwo, "sublet_pleg_runtime_events_total"))
 
 	_, err := prom.New(regOne)
 	require.Error(t, err, "one registry cannot distinguish two agents")
 	two, err := prom.New(prometheus.WrapRegistererWith(prometheus.Labels{"agent": "two"}, prometheus.NewRegistry()))
 	require.NoError(t, err)
 	two.PLEG().RuntimeEventReceived("x")
-	assert.Equal(t, []string{"sublet_pleg_hints_total 1"}, series(t, regOne, "sublet_pleg_hints_total"))
+	assert.Equal(t, []string{"sublet_pleg_runtime_events_total 1"}, series(t, regOne, "sublet_pleg_runtime_events_total"))
 }
 
 func TestNew_RejectsInvalidArguments(t *testing.T) {

@@ -17,11 +17,11 @@ type sourceMetrics struct {
 func newSources() sourceMetrics {
 	return sourceMetrics{
 		pods:     gauges("sublet_source_pods", "Valid pods in the last update from a source.", "source"),
-		errors:   gauges("sublet_source_faults", "Errors in the last update from a source: invalid pods and unreadable manifests.", "source"),
-		updated:  gauges("sublet_source_last_taken_seconds", "Time of the last update from a source, in seconds since 1970.", "source"),
-		duration: histograms("sublet_source_take_duration_seconds", "Duration of processing an update from a source.", quick(), "source"),
+		errors:   gauges("sublet_source_errors", "Errors in the last update from a source: invalid pods and unreadable manifests.", "source"),
+		updated:  gauges("sublet_source_last_update_seconds", "Time of the last update from a source, in seconds since 1970.", "source"),
+		duration: histograms("sublet_source_update_duration_seconds", "Duration of processing an update from a source.", quick(), "source"),
 		changes:  counters("sublet_source_changes_total", "Pods in delivered configuration changes, by operation.", "source", "op"),
-		failures: counters("sublet_source_faults_total", "Source errors reported.", "source"),
+		failures: counters("sublet_source_errors_total", "Source errors reported.", "source"),
 	}
 }
 

@@ -33,7 +33,7 @@ func TestMetrics_Values(t *testing.T) {
 			"sublet_pleg_inspect_wait_seconds_count":        "sublet_pleg_inspect_wait_seconds_count 1",
 			"kubelet_evented_pleg_connection_success_count": "kubelet_evented_pleg_connection_success_count 1",
 			"kubelet_evented_pleg_connection_error_count":   "kubelet_evented_pleg_connection_error_count 1",
-			"sublet_pleg_missed_total":                      "sublet_pleg_missed_total 2",
+			"sublet_pleg_missed_events_total":               "sublet_pleg_missed_events_total 2",
 			"kubelet_pleg_last_seen_seconds":                "kubelet_pleg_last_seen_seconds 9.466848e+08",
 			"sublet_probe_delay_seconds_count":              "sublet_probe_delay_seconds_count 1",
 			"sublet_eviction_duration_seconds_count":        "sublet_eviction_duration_seconds_count 1",

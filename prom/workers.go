@@ -24,8 +24,8 @@ func newWorkers() workerMetrics {
 		duration:     histograms("kubelet_pod_worker_duration_seconds", "Duration of pod syncs, by operation: sync, terminate or finish.", prometheus.DefBuckets, "operation_type"),
 		waited:       histograms("sublet_pod_worker_wait_seconds", "Time that the oldest request served by a pod sync had waited for it.", quick(), "operation_type"),
 		failures:     counters("sublet_pod_worker_errors_total", "Pod syncs that failed.", "operation_type"),
-		running:      gauges("sublet_pod_worker_turns", "Pod syncs in progress.", "operation_type"),
-		terminations: counters("sublet_pod_ends_total", "Pods whose termination began, by cause.", "cause"),
+		running:      gauges("sublet_pod_worker_active", "Pod syncs in progress.", "operation_type"),
+		terminations: counters("sublet_pod_terminations_total", "Pods whose termination began, by cause.", "cause"),
 		panics:       counter("sublet_pod_worker_panics_total", "Pod syncs that panicked."),
 	}
 }
@@ -82,7 +82,7 @@ func operation(p podworkers.Phase) string {
 func cause(c podworkers.Cause) string {
 	switch c {
 	case podworkers.Deleted:
-		return "deletion"
+		return "deleted"
 	case podworkers.Completed:
 		return "completed"
 	case podworkers.Killed:

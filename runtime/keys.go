@@ -28,8 +28,8 @@ const (
 
 // Annotations of sublet, with state that the kubelet keeps only in memory.
 const (
-	AnnotationContainerType     = "sublet.dev/container.kind"         // Container.Type.String()
-	AnnotationBackOffStep       = "sublet.dev/container.backoff-step" // Action.BackOffStep; 0 if missing
-	AnnotationBackOffBoot       = "sublet.dev/container.backoff-boot" // id of the boot in which the step counts; any if missing
-	AnnotationRestartGeneration = "sublet.dev/container.round"        // Action.RestartGeneration; 0 if missing
+	AnnotationContainerType     = "sublet.dev/container.type"               // Container.Type.String()
+	AnnotationBackOffStep       = "sublet.dev/container.backoff-step"       // Action.BackOffStep; 0 if missing
+	AnnotationBackOffBoot       = "sublet.dev/container.backoff-boot"       // id of the boot in which the step counts; any if missing
+	AnnotationRestartGeneration = "sublet.dev/container.restart-generation" // Action.RestartGeneration; 0 if missing
 )

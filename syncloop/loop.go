@@ -137,7 +137,7 @@ const (
 	InputChange       Input = "change"
 	InputEvent        Input = "event"
 	InputProbe        Input = "probe"
-	InputHousekeeping Input = "housekeep"
+	InputHousekeeping Input = "housekeeping"
 	InputRuntime      Input = "runtime"
 )
 

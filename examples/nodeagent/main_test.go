@@ -169,7 +169,7 @@ func TestSimulatedDaemon(t *testing.T) {
 	require.Contains(t, string(body), "[+] syncloop")
 	w.eventually(soon, func() error { return w.measured("kubelet_running_pods", 1) })
 	w.eventually(soon, func() error { return w.measured("kubelet_runtime_operations_total", 1) })
-	w.eventually(soon, func() error { return w.measured("sublet_eviction_look_duration_seconds", 1) })
+	w.eventually(soon, func() error { return w.measured("sublet_eviction_measurement_duration_seconds", 1) })
 
 	_, body, err = w.get("/stats/summary")
 	require.NoError(t, err)

@@ -88,12 +88,18 @@ func userImage(spec *v1.ImageSpec) string {
 	return cmp.Or(spec.GetUserSpecifiedImage(), spec.GetImage())
 }
 
+// Earlier names of annotations, which containers have that an earlier version has made.
+const (
+	oldContainerType     = "sublet.dev/container.kind"
+	oldRestartGeneration = "sublet.dev/container.round"
+)
+
 // fromAnnotations reads back what the agent that made the container left in its
 // annotations. Anything unreadable counts as not there: another agent may have
 // written it.
 func fromAnnotations(out *runtime.Container, a map[string]string, bootID string) {
 	out.Hash = a[runtime.AnnotationHash]
-	out.Type = kindFrom(a[runtime.AnnotationContainerType])
+	out.Type = typeFrom(cmp.Or(a[runtime.AnnotationContainerType], a[oldContainerType]))
 	// Containers that ended with the machine did not crash: no back-off outlasts a boot.
 	if boot := a[runtime.AnnotationBackOffBoot]; boot == "" || bootID == "" || boot == bootID {
 		if step, err := strconv.ParseUint(a[runtime.AnnotationBackOffStep], 10, 31); err == nil {
@@ -101,8 +107,9 @@ func fromAnnotations(out *runtime.Container, a map[string]string, bootID string)
 		}
 	}
 	out.GracePeriod = GracePeriod(a)
-	if round, err := strconv.ParseUint(a[runtime.AnnotationRestartGeneration], 10, 32); err == nil {
-		out.RestartGeneration = uint32(round)
+	generation := cmp.Or(a[runtime.AnnotationRestartGeneration], a[oldRestartGeneration])
+	if n, err := strconv.ParseUint(generation, 10, 32); err == nil {
+		out.RestartGeneration = uint32(n)
 	}
 	if count, err := strconv.ParseUint(a[runtime.AnnotationRestartCount], 10, 32); err == nil {
 		out.Attempt = max(out.Attempt, uint32(count))
@@ -115,10 +122,10 @@ func fromAnnotations(out *runtime.Container, a map[string]string, bootID string)
 	}
 }
 
-func kindFrom(text string) runtime.ContainerType {
-	for _, k := range []runtime.ContainerType{runtime.Init, runtime.Sidecar, runtime.Ephemeral} {
-		if text == k.String() {
-			return k
+func typeFrom(text string) runtime.ContainerType {
+	for _, t := range []runtime.ContainerType{runtime.Init, runtime.Sidecar, runtime.Ephemeral} {
+		if text == t.String() {
+			return t
 		}
 	}
 	return runtime.Regular

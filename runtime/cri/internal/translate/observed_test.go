@@ -65,6 +65,21 @@ func TestObservedContainer_ReadsBackAnnotations(t *testing.T) {
 	}
 }
 
+// VERSIONING.md: an agent reads the annotations of earlier versions.
+func TestObservedContainer_AnnotationsOfEarlierVersions(t *testing.T) {
+	got := ObservedContainer(&v1.Container{Annotations: map[string]string{
+		"sublet.dev/container.kind": "Sidecar", "sublet.dev/container.round": "7",
+	}}, "")
+	assert.Equal(t, runtime.Sidecar, got.Type)
+	assert.Equal(t, uint32(7), got.RestartGeneration)
+	got = ObservedContainer(&v1.Container{Annotations: map[string]string{
+		"sublet.dev/container.kind": "Sidecar", "sublet.dev/container.round": "7",
+		"sublet.dev/container.type": "Init", "sublet.dev/container.restart-generation": "8",
+	}}, "")
+	assert.Equal(t, runtime.Init, got.Type)
+	assert.Equal(t, uint32(8), got.RestartGeneration)
+}
+
 // Annotations that another program wrote count for nothing, and harm nothing.
 func TestObservedContainer_ForeignAnnotations(t *testing.T) {
 	a := map[string]string{
