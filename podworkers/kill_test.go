@@ -222,8 +222,8 @@ func TestWorkers_RequestRecreation(t *testing.T) {
 	})
 }
 
-// PW-12: IsRunning is called for terminal pods only, and a deletion that was not
-// handled keeps such a pod from being forgotten.
+// PW-12: IsRunning is called for terminal pods only, and what their Finish has to do
+// keeps them from being forgotten.
 func TestWorkers_TerminalPodBeforeRun(t *testing.T) {
 	var queried []types.UID
 	f := &fakeSyncer{isRunning: func(uid types.UID) bool {
@@ -236,9 +236,11 @@ func TestWorkers_TerminalPodBeforeRun(t *testing.T) {
 	w.Update(create(newTestPod("done", phase(corev1.PodSucceeded))))
 	w.Update(create(newTestPod("deleted", phase(corev1.PodSucceeded), deleted(5))))
 	assert.Equal(t, []types.UID{"done", "deleted"}, queried)
-	assert.True(t, w.IsFinished("done"))
-	assert.False(t, w.IsFinished("deleted"))
+	for _, uid := range []types.UID{"done", "deleted"} {
+		st, _ := w.State(uid)
+		assert.Equal(t, podworkers.Terminated, st.Phase)
+	}
 	assert.Empty(t, w.SyncKnownPods(nil, true))
-	assert.False(t, w.IsKnown("done"))
+	assert.True(t, w.IsKnown("done"))
 	assert.True(t, w.IsKnown("deleted"))
 }

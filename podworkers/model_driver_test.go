@@ -102,7 +102,7 @@ func (x *modelDriver) update(uid types.UID) {
 	x.record("%s %s %+v stopped=%v", kind, uid, facts, stopped)
 	added := x.live[uid] == nil
 	s := x.history(uid)
-	s.noSyncNeeded = s.noSyncNeeded || added && stopped && facts.terminal
+	s.wasTerminated = s.wasTerminated || added && stopped && facts.terminal
 	s.add(x.h, entry{at: x.sub.now(), kind: kind, pod: facts})
 	x.sub.update(Update{Type: op, Pod: pod}, stopped)
 }

@@ -39,7 +39,7 @@ func (h *history) requestsCall(s *podHistory, i int) bool {
 		if i > 0 && (s.orphan || h.phaseOf(s, was) != Syncing) {
 			return false
 		}
-		return !finished(upTo) || s.noSyncNeeded && e.pod.deletion >= 0
+		return !finished(upTo)
 	case "change":
 		return !s.orphan && !finished(upTo) || h.hasUnhandledDeletion(s, upTo)
 	case "reconcile": // only if it requests the termination or a shorter grace period
@@ -147,9 +147,7 @@ func (h *history) requestedDuring(s *podHistory, end int) bool {
 // time means at once.
 func (h *history) nextCall(s *podHistory) (at time.Time, requested bool) {
 	begin, end := s.last("begin", len(s.log)), s.last("end", len(s.log))
-	marked := func(e entry) bool { return (e.kind == "change" || e.kind == "reconcile") && e.pod.deletion >= 0 }
-	if h.isWaitingAt(s, h.seq) || h.isExpired(s) ||
-		s.noSyncNeeded && s.log[0].pod.deletion < 0 && s.first(marked) < 0 && !h.deletedNow(s) {
+	if h.isWaitingAt(s, h.seq) || h.isExpired(s) {
 		return time.Time{}, false
 	}
 	from := begin + 1
@@ -213,8 +211,6 @@ func (h *history) nextCall(s *podHistory) (at time.Time, requested bool) {
 	return at, true
 }
 
-func (h *history) deletedNow(s *podHistory) bool { return s.termination(len(s.log)).Deleted }
-
 func expectedEventDelay(failures int) time.Duration {
 	switch failures {
 	case 0, 1:
@@ -254,7 +250,7 @@ func (h *history) isRecreated(s *podHistory) bool {
 		case i == 0:
 		case s.orphan && (e.kind == "create" || e.kind == "change" || e.kind == "reconcile"):
 			recreated = true
-		case e.kind == "create" && (s.noSyncNeeded || s.terminationIndex() >= 0 && i > s.terminationIndex()):
+		case e.kind == "create" && (s.wasTerminated || s.terminationIndex() >= 0 && i > s.terminationIndex()):
 			recreated = true
 		}
 	}

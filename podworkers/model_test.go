@@ -40,12 +40,12 @@ func (p podFacts) grace() time.Duration {
 
 // podHistory is the history of one UID from its first request until it is forgotten.
 type podHistory struct {
-	uid          types.UID
-	static       bool
-	orphan       bool
-	noSyncNeeded bool // in a terminal phase and stopped when added
-	hasTombstone time.Time
-	log          []entry
+	uid           types.UID
+	static        bool
+	orphan        bool
+	wasTerminated bool // in a terminal phase and stopped when added
+	hasTombstone  time.Time
+	log           []entry
 
 	wasNotified bool
 }
@@ -89,19 +89,19 @@ func (s *podHistory) terminationIndex() int {
 // isExpired reports whether a static pod was terminated before it started.
 func (h *history) isExpired(s *podHistory) bool {
 	a := s.terminationIndex()
-	return a >= 0 && !s.orphan && !s.noSyncNeeded && h.isWaitingAt(s, s.log[a].seq)
+	return a >= 0 && !s.orphan && !s.wasTerminated && h.isWaitingAt(s, s.log[a].seq)
 }
 
 // isWaitingAt reports whether a static pod still waits to start at seq.
 func (h *history) isWaitingAt(s *podHistory, seq int) bool {
-	if !s.static || s.orphan || s.noSyncNeeded {
+	if !s.static || s.skipsQueue() {
 		return false
 	}
 	// It starts when it is added or when another pod finishes.
 	begin := s.log[0].seq
 	moments := []int{begin}
 	for _, o := range h.pods {
-		if o == s || !o.static || !o.orphan && o.log[0].seq > begin {
+		if o == s || !o.static || !o.skipsQueue() && o.log[0].seq > begin {
 			continue
 		}
 		if fin := h.finishedAt(o); fin > begin && fin <= seq {
@@ -116,10 +116,13 @@ func (h *history) isWaitingAt(s *podHistory, seq int) bool {
 	return true
 }
 
-// blocks reports whether s waits for o at the given time: o was added before or is
-// an orphan, and has not finished.
+// skipsQueue reports whether a previous process has started the pod.
+func (s *podHistory) skipsQueue() bool { return s.orphan || s.wasTerminated }
+
+// blocks reports whether s waits for o at the given time: o was added before or was
+// started by a previous process, and has not finished.
 func (h *history) blocks(o, s *podHistory, now int) bool {
-	if o == s || !o.static || o.log[0].seq > now || !o.orphan && o.log[0].seq > s.log[0].seq {
+	if o == s || !o.static || o.log[0].seq > now || !o.skipsQueue() && o.log[0].seq > s.log[0].seq {
 		return false
 	}
 	fin := h.finishedAt(o)
@@ -129,8 +132,6 @@ func (h *history) blocks(o, s *podHistory, now int) bool {
 // finishedAt returns the seq at which the pod finished, or -1.
 func (h *history) finishedAt(s *podHistory) int {
 	switch {
-	case s.noSyncNeeded:
-		return s.log[0].seq
 	case h.isExpired(s):
 		return s.log[s.terminationIndex()].seq
 	}
@@ -150,7 +151,7 @@ func (h *history) phase(s *podHistory) Phase {
 		return Syncing
 	case h.finishedAt(s) >= 0:
 		return Finished
-	case s.first(hasCompleted(Terminating)) >= 0:
+	case s.wasTerminated || s.first(hasCompleted(Terminating)) >= 0:
 		return Terminated
 	case s.terminationIndex() >= 0:
 		return Terminating
@@ -179,7 +180,7 @@ func (s *podHistory) pod(before int) podFacts {
 
 // grace returns the shortest grace period requested before an entry. PW-5
 func (s *podHistory) grace(before int) time.Duration {
-	if s.noSyncNeeded {
+	if s.wasTerminated {
 		return s.log[0].pod.grace()
 	}
 	a := s.terminationIndex()
@@ -208,7 +209,7 @@ func (s *podHistory) termination(before int) runtime.Termination {
 			continue
 		}
 		e.Deleted = e.Deleted || x.kill.Deleted
-		if done >= 0 && i > done || s.noSyncNeeded {
+		if done >= 0 && i > done || s.wasTerminated {
 			continue
 		}
 		e.Evicted = e.Evicted || x.kill.Evicted

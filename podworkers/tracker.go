@@ -29,7 +29,7 @@ type tracker struct {
 
 // staticPodQueue holds the static pods of one full name.
 type staticPodQueue struct {
-	active  []types.UID // started and not finished: one, or more with orphans
+	active  []types.UID // started and not finished: one, or more that a previous process has started
 	waiting []types.UID // in order of arrival
 }
 
@@ -59,7 +59,7 @@ func (t *tracker) update(u Update, stopped bool, now time.Time) []effect {
 	}
 	var effects []effect
 	if added && stopped && podspec.IsTerminalPhase(u.Pod.Status.Phase) {
-		effects = t.startNextStaticPod(s.addFinished(u))
+		effects = []effect{t.addTerminated(s, u)}
 	} else {
 		effects = t.startNextStaticPod(s.update(u, now))
 	}
@@ -69,17 +69,27 @@ func (t *tracker) update(u Update, stopped bool, now time.Time) []effect {
 	return effects
 }
 
-// addFinished moves a new pod to Finished. Only its deletion, if any, is left to
-// handle.
-func (s *podState) addFinished(u Update) effect {
-	e := effect{uid: s.uid, finished: true}
-	s.cause, s.waitingToStart = Completed, false
+// addTerminated moves a new pod that a previous process has terminated to Terminated.
+// What that process had no time to release or to report is left to Finish.
+func (t *tracker) addTerminated(s *podState, u Update) effect {
+	e := effect{uid: s.uid}
+	t.skipQueue(s)
+	s.cause = Completed
 	s.termination.GracePeriod = podGracePeriod(u.Pod)
-	s.moveTo(Finished, &e)
-	if u.Pod.DeletionTimestamp != nil {
-		s.request(immediate, u.StartTime)
-	}
+	s.moveTo(Terminated, &e)
+	s.request(immediate, u.StartTime)
 	return e
+}
+
+// skipQueue makes a static pod active that a previous process has started.
+func (t *tracker) skipQueue(s *podState) {
+	if !s.waitingToStart {
+		return
+	}
+	s.waitingToStart = false
+	q := t.staticPods[s.fullName]
+	q.waiting = slices.DeleteFunc(q.waiting, func(uid types.UID) bool { return uid == s.uid })
+	q.active = append(q.active, s.uid)
 }
 
 // updateOrphan adds an orphan in phase Terminating. A known pod is not an orphan,
@@ -95,12 +105,7 @@ func (t *tracker) updateOrphan(s *podState, u Update, now time.Time) []effect {
 	s.moveTo(Terminating, &e)
 	s.request(immediate, u.StartTime)
 	s.termination = runtime.Termination{GracePeriod: orphanGracePeriod(*u.Orphan), Deleted: true}
-	if s.waitingToStart { // it runs already
-		s.waitingToStart = false
-		q := t.staticPods[s.fullName]
-		q.waiting = slices.DeleteFunc(q.waiting, func(uid types.UID) bool { return uid == s.uid })
-		q.active = append(q.active, s.uid)
-	}
+	t.skipQueue(s)
 	effects := []effect{e}
 	if u.Kill != nil {
 		effects = append(effects, s.kill(*u.Kill, now))
