@@ -319,7 +319,7 @@ func (p *PodManager) remove(uid types.UID, now time.Time) {
 	p.activePods.drop(uid)
 	p.removed[uid] = now
 	p.stopWaiting(uid)
-	if d.rejected || d.preemption != nil { // it never had a worker
+	if d.rejected { // its status is final
 		p.cfg.Statuses.Forget(uid)
 		return
 	}

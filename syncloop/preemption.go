@@ -159,6 +159,14 @@ func (p *PodManager) startPreemptor(pod *corev1.Pod, now time.Time) {
 	p.create(podworkers.Update{Type: podworkers.PodCreate, Pod: pod, StartTime: now})
 }
 
+// endWaitFor has no pod wait for one that starts: the instance that was waited for has ended,
+// and the new one was admitted beside those that wait.
+func (p *PodManager) endWaitFor(uid types.UID) {
+	for _, preemptor := range p.preemptors {
+		delete(p.get(preemptor).preemption.waitsFor, uid)
+	}
+}
+
 // stopWaiting forgets what a pod waits for.
 func (p *PodManager) stopWaiting(uid types.UID) {
 	p.preemptors = slices.DeleteFunc(p.preemptors, func(other types.UID) bool { return other == uid })

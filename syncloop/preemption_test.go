@@ -214,7 +214,7 @@ func TestPodManager_WaitingPreemptorChanges(t *testing.T) {
 	})
 	t.Run("removed", func(t *testing.T) {
 		p := wait(t)
-		assert.Equal(t, []string{"forget c"}, p.do(podsource.Remove, newPod("c")))
+		assert.Equal(t, []string{"remove c"}, p.do(podsource.Remove, newPod("c")), "it has a status: a worker ends it")
 		assert.Empty(t, p.finishes("a", preemptedBy()))
 		assert.Equal(t, []string{"create d "}, p.do(podsource.Add, newPod("d")), "its place is free")
 	})
@@ -236,6 +236,24 @@ func TestPodManager_WaitingPreemptorChanges(t *testing.T) {
 	t.Run("no victim of another", func(t *testing.T) {
 		p := wait(t)
 		assert.Equal(t, []string{"refuse d: OutOfpods: 2 pods are here"}, p.do(podsource.Add, newPod("d", priority(podspec.SystemCriticalPriority+1))))
+	})
+}
+
+// SL-12: a static pod that was preempted and starts again is not waited for a second time.
+func TestPodManager_VictimStartsBeforeItsPreemptor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, n := newPreemptingPods(t, 2)
+		p.do(podsource.Add, newPod("a", static))
+		p.do(podsource.Add, newPod("b", static))
+		p.inState(podworkers.Terminating, "a", "b")
+		p.do(podsource.Add, newPod("c", critical))
+		require.Equal(t, []types.UID{"c"}, p.preemptors)
+		p.finishes("a", preemptedBy())
+		n.count = 4 // another pod has ended
+		p.after(20 * time.Second)
+		assert.Equal(t, []string{"forget a", "create a "}, p.recreates("a"))
+		p.inState(podworkers.Syncing, "a")
+		assert.Equal(t, []string{"create c "}, p.finishes("b", preemptedBy()))
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 // eviction is resumed, a running pod that is adopted, or a new one that is admitted.
 func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 	u := podworkers.Update{Type: podworkers.PodCreate, Pod: pod, StartTime: now}
+	p.endWaitFor(pod.UID)
 	_, recreated := p.removed[pod.UID]
 	wasRejected := !recreated && p.restoreRetry(pod, now)
 	switch {
