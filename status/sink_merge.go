@@ -19,10 +19,11 @@ func (l *sinkQueue) push(it *queuedPod) {
 	l.ready.Push(it)
 }
 
-// delay is how long the pod's status may wait for a newer one. Manager.mu is held.
+// delay is how long the pod's status may wait for a newer one: only the first one of a pod
+// waits, since else the sink has one that is wrong. Manager.mu is held.
 func (l *sinkQueue) delay(uid types.UID) (d time.Duration) {
 	e := l.m.entries[uid]
-	if l.delayer == nil || l.draining || e == nil || e.forgotten {
+	if l.delayer == nil || l.draining || e == nil || e.forgotten || e.sent[l.n].version > 0 {
 		return 0
 	}
 	safe.Do(l.m.cfg.Logger, "get the delay of a status", func() { d = l.delayer.Delay(e.status) })

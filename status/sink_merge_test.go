@@ -54,7 +54,14 @@ func TestManager_DelaysStatuses(t *testing.T) {
 			m.Observe(p, started)
 		}, soon: []corev1.PodPhase{run}, later: []corev1.PodPhase{run}},
 		"one that may not wait": {do: func(m *status.Manager) { m.Observe(p, started) }, soon: []corev1.PodPhase{run}, later: []corev1.PodPhase{run}},
-		"a sink that panics":    {panics: true, do: func(m *status.Manager) { m.Observe(p, first) }, soon: []corev1.PodPhase{pending}, later: []corev1.PodPhase{pending}},
+		"a pod that the sink has, and that waits no longer": {do: func(m *status.Manager) {
+			m.Observe(p, first)
+			pause(time.Second)
+			m.Observe(p, runtime.Report{Observed: view(), Blocked: &runtime.Failure{Message: "wait"}})
+			synctest.Wait()
+			m.Observe(p, second)
+		}, soon: []corev1.PodPhase{pending, pending, pending}, later: []corev1.PodPhase{pending, pending, pending}},
+		"a sink that panics": {panics: true, do: func(m *status.Manager) { m.Observe(p, first) }, soon: []corev1.PodPhase{pending}, later: []corev1.PodPhase{pending}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
