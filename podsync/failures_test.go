@@ -250,7 +250,7 @@ func TestSync_BlockedPodFails(t *testing.T) {
 	reason = ""
 	out, err = sync(exitedPod(0))
 	require.ErrorIs(t, err, errBoom)
-	assert.NotZero(t, out.RequeueAt)
+	assert.Zero(t, out.RequeueAt, "the back-off of a failed sync says when")
 	assert.NotContains(t, n.trace, "apply")
 }
 

@@ -107,8 +107,11 @@ func (s *Syncer) syncAdmitted(ctx context.Context, pod *corev1.Pod, observed run
 		return s.block(ctx, pod, observed, st, report)
 	}
 	if st.blocked != nil {
-		if removed, err := s.unblock(ctx, pod, observed, st, &report); removed || err != nil {
-			return runtime.SyncResult{RequeueAt: time.Now()}, err
+		switch removed, err := s.unblock(ctx, pod, observed, st, &report); {
+		case err != nil:
+			return runtime.SyncResult{}, err
+		case removed:
+			return runtime.SyncResult{RequeueAt: time.Now()}, nil
 		}
 	}
 	if syncer, ok := runtime.Capability[runtime.PodSyncer](s.cfg.Runtime); ok {
