@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -238,7 +239,7 @@ func (m *Manager) update(ctx context.Context, o *operation) error {
 	}
 	var errs []error
 	if republish {
-		errs = append(errs, m.publish(ctx, o))
+		errs = append(errs, m.republish(ctx, o))
 	}
 	if larger {
 		err := m.expand(ctx, o, false)
@@ -254,6 +255,22 @@ func (m *Manager) update(ctx context.Context, o *operation) error {
 		m.cfg.Logger.Warn("volume not updated", logattr.PodUID(o.uid), slog.String("volume", o.id.name), logattr.Err(err))
 	}
 	return nil
+}
+
+// republishTimeout bounds how long a sync of a pod that runs waits for the cluster.
+const republishTimeout = 5 * time.Second
+
+// republish publishes a volume once more, as its CSIDriver requires it.
+func (m *Manager) republish(ctx context.Context, o *operation) error {
+	if o.attachable {
+		wait, cancel := context.WithTimeout(ctx, republishTimeout)
+		defer cancel()
+		var err error
+		if o.publishContext, err = m.cfg.Attachments.Attached(wait, o.id.driver, o.id.handle); err != nil {
+			return fmt.Errorf("volume is not attached: %w", err)
+		}
+	}
+	return m.publish(ctx, o)
 }
 
 // isPresent reports whether something is mounted where a volume is published. As an

@@ -276,6 +276,31 @@ func TestMount_Republishes(t *testing.T) {
 	e.unmounted(v.Pod)
 }
 
+// A volume that was attached is published once more with what its attacher says, also by the
+// next process. A cluster that does not answer does not disturb the pod.
+func TestMount_RepublishesAttachedVolumes(t *testing.T) {
+	cluster := &fakeCluster{context: map[string]string{"device": "/dev/x"}}
+	attach := func(_ *testEnv, cfg *Config) { cfg.Attachments, cfg.Node = cluster, cluster }
+	e := newEnv(t, attach)
+	yes := true
+	e.csi = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{RequiresRepublish: &yes}}
+	v := e.volumeOf(newPod("1"), "v")
+	e.mounted(v)
+	e.mounted(v)
+	e.restart(attach)
+	e.register()
+	e.mounted(v)
+	published := e.driver.Calls("NodePublishVolume")
+	require.Len(t, published, 3)
+	for _, c := range published {
+		assert.Equal(t, cluster.context, c.Request.(interface{ GetPublishContext() map[string]string }).GetPublishContext())
+	}
+	cluster.err = errors.New("the API server does not answer")
+	e.mounted(v)
+	assert.Len(t, e.driver.Calls("NodePublishVolume"), 3)
+	e.unmounted(v.Pod)
+}
+
 // fakeTokens gives tokens of service accounts.
 type fakeTokens struct {
 	*testEnv
