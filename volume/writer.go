@@ -40,7 +40,9 @@ func (w *writer) write(files payload) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if old != "" && !w.same(old, files) || old == "" {
+	if old == "" || !w.same(old, files) {
+		// Content that a killed agent has left must not add up. An error comes back below.
+		_ = w.clean(old, nil)
 		if err := w.swap(files); err != nil {
 			return err
 		}
@@ -49,11 +51,20 @@ func (w *writer) write(files payload) error {
 	if err := w.links(files); err != nil {
 		return err
 	}
-	return w.clean(files)
+	current, err := w.root.Readlink(dataLink)
+	if err != nil {
+		return err
+	}
+	return w.clean(current, tops(files))
 }
 
-func (w *writer) swap(files payload) error {
+func (w *writer) swap(files payload) (err error) {
 	dir, err := w.newDir()
+	defer func() {
+		if err != nil { // the next attempt makes a directory of its own
+			err = errors.Join(err, mounts.Remove(context.WithoutCancel(w.ctx), w.path, dir))
+		}
+	}()
 	if err != nil {
 		return err
 	}
@@ -153,13 +164,9 @@ func (w *writer) links(files payload) error {
 	return nil
 }
 
-// clean removes previous content and links to it. Other files are left alone.
-func (w *writer) clean(files payload) error {
-	current, err := w.root.Readlink(dataLink)
-	if err != nil {
-		return err
-	}
-	expected := tops(files)
+// clean removes content that is not current and, unless links is nil, links that are not in
+// it. Other files are left alone.
+func (w *writer) clean(current string, links map[string]bool) error {
 	entries, err := fs.ReadDir(w.root.FS(), ".")
 	if err != nil {
 		return err
@@ -167,8 +174,8 @@ func (w *writer) clean(files payload) error {
 	var errs []error
 	for _, e := range entries {
 		switch name := e.Name(); {
-		case name == dataLink || name == current || expected[name]:
-		case e.Type() == fs.ModeSymlink:
+		case name == dataLink || name == current || links[name]:
+		case e.Type() == fs.ModeSymlink && links != nil:
 			errs = append(errs, w.root.Remove(name))
 		case e.IsDir() && strings.HasPrefix(name, ".."):
 			errs = append(errs, mounts.Remove(w.ctx, w.path, name))

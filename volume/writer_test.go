@@ -99,6 +99,29 @@ func TestWriter_ChangesAtTheSameTime(t *testing.T) {
 	})
 }
 
+// Writes that fail and are tried again leave nothing behind, whatever order the files are
+// written in.
+func TestWriter_FailedWritesDoNotAddUp(t *testing.T) {
+	s, m := &store{}, manager(t, nil)
+	s.put(podspec.ConfigMap, "c", map[string]string{"a": "1", "b": "2"})
+	good, conflict := "{name: c, items: [{key: a, path: x}]}", "{name: c, items: [{key: a, path: x}, {key: b, path: x/y}]}"
+	mountIt := func(configMap string) error {
+		p := pod(t, "u", "  - {name: v, configMap: "+configMap+"}\n")
+		_, err := m.Mount(t.Context(), p, s)
+		return err
+	}
+	dir := mount(t, m, pod(t, "u", "  - {name: v, configMap: "+good+"}\n"), s)["v"].HostPath
+	require.NoError(t, os.MkdirAll(dir+"/..2026_01_01_00_00_00.000000000/x", 0o755), "as a killed agent leaves it")
+	before, err := os.Readlink(dir + "/..data")
+	require.NoError(t, err)
+	for range 5 {
+		require.Error(t, mountIt(conflict))
+		assert.ElementsMatch(t, []string{"..data", before, "x"}, entries(t, dir))
+	}
+	require.NoError(t, mountIt(good))
+	assert.Equal(t, map[string]string{"x": "1 0644"}, tree(t, dir))
+}
+
 // A write repairs the directory after a crash at any point.
 func TestWriter_AfterCrash(t *testing.T) {
 	for name, crash := range map[string]func(t *testing.T, dir string){
