@@ -31,13 +31,14 @@ type Store struct {
 	dir      string
 	memory   *podsource.Memory
 	nodeName string        // set by New
+	read     func(file string) (*corev1.Pod, error)
 	changed  chan struct{} // one slot
 
-	writing slot // for who changes pods and writes them to disk; guards loaded and errs
+	writing slot // for who changes pods and writes them to disk; guards loaded
 	loaded  bool
-	errs    []podsource.SourceError
 
-	mu      sync.Mutex // guards the fields below; held over memory only
+	mu      sync.Mutex              // guards the fields below; held over memory only
+	errs    []podsource.SourceError // of files; Location is the file
 	pods    map[string]*corev1.Pod
 	removed map[types.UID]bool // deleted by force; the node may still run them
 }
@@ -51,21 +52,23 @@ var errNotLoaded = errors.New("the stored pods are not loaded yet; try again")
 // and reads the directory, which one Store in one process may use at a time. Files have
 // mode 0600.
 func NewStore(dir string) *Store {
-	return &Store{dir: dir, memory: podsource.NewMemory(), changed: make(chan struct{}, 1), writing: newSlot(), pods: map[string]*corev1.Pod{}, removed: map[types.UID]bool{}}
+	return &Store{dir: dir, memory: podsource.NewMemory(), read: readPod, changed: make(chan struct{}, 1), writing: newSlot(), pods: map[string]*corev1.Pod{}, removed: map[types.UID]bool{}}
 }
 
 // Static implements podsource.StaticSource.
 func (s *Store) Static() bool { return false }
 
 // Watch implements podsource.Source. A file that cannot be read is a source error, and what
-// runs on the node is not ended for want of it.
+// runs on the node is not ended for want of it. A damaged one is renamed, and stays an error
+// until it is removed and Watch is called in another process, or a pod of its name is created.
 func (s *Store) Watch(ctx context.Context, deliver func(podsource.Set)) error {
 	if err := s.load(ctx); err != nil {
 		return err
 	}
 	return s.memory.Watch(ctx, func(set podsource.Set) {
-		set.Errors = append(slices.Clone(set.Errors), s.errs...)
-		set.Incomplete = set.Incomplete || len(s.errs) > 0
+		errs := s.fileErrors()
+		set.Errors = append(slices.Clone(set.Errors), errs...)
+		set.Incomplete = set.Incomplete || len(errs) > 0
 		deliver(set)
 	})
 }
@@ -106,50 +109,87 @@ func (s *Store) load(ctx context.Context) error {
 		return err
 	}
 	pods := map[string]*corev1.Pod{}
+	var errs []podsource.SourceError
 	for _, e := range entries {
 		file := filepath.Join(s.dir, e.Name())
-		if !strings.HasSuffix(e.Name(), fileSuffix) || !e.Type().IsRegular() {
-			if e.Type().IsRegular() && strings.Contains(e.Name(), fileSuffix) && !strings.HasSuffix(e.Name(), atomicfile.DamagedSuffix) {
-				_ = os.Remove(file) // an interrupted write
+		switch {
+		case !e.Type().IsRegular():
+		case strings.HasSuffix(e.Name(), fileSuffix+atomicfile.DamagedSuffix):
+			errs = append(errs, podsource.SourceError{Location: file, Err: errDamaged})
+		case strings.HasSuffix(e.Name(), fileSuffix):
+			pod, err := s.read(file)
+			if err == nil {
+				pods[keyOf(pod)] = pod
+				continue
 			}
-			continue
+			if _, damaged := errors.AsType[*atomicfile.DamagedError](err); damaged {
+				file, err = file+atomicfile.DamagedSuffix, fmt.Errorf("%w: %w", errDamaged, err)
+			}
+			errs = append(errs, podsource.SourceError{Location: file, Err: fmt.Errorf("read stored pod: %w", err)})
+		case strings.Contains(e.Name(), fileSuffix):
+			_ = os.Remove(file) // an interrupted write
 		}
-		pod, err := readPod(file)
-		if err != nil {
-			err = errors.Join(fmt.Errorf("read stored pod: %w", err), atomicfile.SetAside(file))
-			s.errs = append(s.errs, podsource.SourceError{Location: file, Err: err})
-			continue
-		}
-		pods[keyOf(pod)] = pod
 	}
 	s.mu.Lock()
-	s.pods = pods
+	s.pods, s.errs = pods, errs
 	s.mu.Unlock()
 	s.memory.Set(slices.Collect(maps.Values(pods))...)
 	s.loaded = true
 	return nil
 }
 
+// errDamaged is of a file that was renamed because it has no pod.
+var errDamaged = errors.New("the file of a pod is damaged; what runs of the pod is not ended until this file is removed and the agent started again, or a pod of that name is created")
+
+// fileErrors returns the errors of files.
+func (s *Store) fileErrors() []podsource.SourceError {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.errs
+}
+
+// replaceFile forgets the errors of the file of a pod that was written, and removes a damaged one.
+// The caller has s.writing.
+func (s *Store) replaceFile(pod *corev1.Pod) error {
+	file := s.file(pod)
+	isOf := func(e podsource.SourceError) bool {
+		return e.Location == file || e.Location == file+atomicfile.DamagedSuffix
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.ContainsFunc(s.errs, isOf) {
+		return nil
+	}
+	s.errs = slices.DeleteFunc(slices.Clone(s.errs), isOf)
+	if err := os.Remove(file + atomicfile.DamagedSuffix); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // fileSuffix is that of the files; their names are NAMESPACE_NAME.
 const fileSuffix = ".json"
+
+// maxFile bounds the size of a file: that of a request, with every character escaped.
+const maxFile = 32 << 20
 
 func (s *Store) file(pod *corev1.Pod) string {
 	return filepath.Join(s.dir, pod.Namespace+"_"+pod.Name+fileSuffix)
 }
 
+// readPod reads the file of a pod. It renames one that is damaged, and leaves one that
+// cannot be read.
 func readPod(file string) (*corev1.Pod, error) {
-	b, err := os.ReadFile(file) //nolint:gosec // of our own directory
-	if err != nil {
-		return nil, err
-	}
 	pod := &corev1.Pod{}
-	if err := json.Unmarshal(b, pod); err != nil {
-		return nil, err
-	}
-	if pod.UID == "" || pod.Namespace+"_"+pod.Name+fileSuffix != filepath.Base(file) {
-		return nil, errors.New("name or UID does not match the file")
-	}
-	return pod, nil
+	return pod, atomicfile.Load(file, maxFile, func(b []byte) error {
+		if err := json.Unmarshal(b, pod); err != nil {
+			return err
+		}
+		if pod.UID == "" || pod.Namespace+"_"+pod.Name+fileSuffix != filepath.Base(file) {
+			return errors.New("name or UID does not match the file")
+		}
+		return nil
+	})
 }
 
 // snapshot returns all pods by namespace and name, and the UIDs of those deleted by force.
@@ -175,6 +215,9 @@ func (s *Store) put(pod *corev1.Pod) error {
 		return err
 	}
 	if err := atomicfile.Write(s.file(pod), b); err != nil {
+		return fmt.Errorf("store pod: %w", err)
+	}
+	if err := s.replaceFile(pod); err != nil {
 		return fmt.Errorf("store pod: %w", err)
 	}
 	s.mu.Lock()

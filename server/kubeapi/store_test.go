@@ -102,7 +102,15 @@ func TestStore_UnreadableFileEndsNoPod(t *testing.T) {
 	require.Len(t, set.Errors, 3)
 	assert.FileExists(t, filepath.Join(e.dir, "shop_b.json.damaged"))
 	assert.FileExists(t, filepath.Join(e.dir, "README"))
-	assert.Len(t, load(t, e.dir).Pods, 1)
+
+	set = load(t, e.dir)
+	assert.Len(t, set.Pods, 1)
+	assert.True(t, set.Incomplete, "nor at any later start")
+	require.Len(t, set.Errors, 3)
+	assert.Equal(t, filepath.Join(e.dir, "shop_b.json.damaged"), set.Errors[0].Location)
+	require.ErrorContains(t, set.Errors[0].Err, "until this file is removed")
+	require.NoError(t, os.Remove(filepath.Join(e.dir, "shop_b.json.damaged")))
+	assert.Len(t, load(t, e.dir).Errors, 2)
 }
 
 func TestStore_BeforeTheAgentRuns(t *testing.T) {
