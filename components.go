@@ -140,7 +140,7 @@ type (
 		PodsCgroup() string
 		PodUIDs() ([]types.UID, error)
 	}
-	// UserNamespaces reserves id ranges for pods. *userns.Manager is one.
+	// UserNamespaces reserves id ranges for pods. *userns.Allocator is one.
 	UserNamespaces = podsync.UserNamespaces
 	// Objects finds the ConfigMaps and Secrets of pods.
 	Objects = podspec.Objects

@@ -108,7 +108,7 @@ func NewCgroups(c *Components) (Cgroups, error) {
 	})
 }
 
-// NewUserNamespaces returns the default UserNamespaces, a userns.Manager.
+// NewUserNamespaces returns the default UserNamespaces, a userns.Allocator.
 func NewUserNamespaces(c *Components) (UserNamespaces, error) {
 	return configured(c, userns.New, userns.Config{PodsDir: c.path(podsDirName), SubIDFS: os.DirFS("/etc")})
 }

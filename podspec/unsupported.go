@@ -5,7 +5,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-const needsServer = "needs an API server"
+const (
+	needsServer = "needs an API server"
+	needsClaims = "needs an agent with claims, from an API server or from files"
+	needsDriver = "needs an agent with resource drivers"
+)
 
 // Unsupported returns the fields of a valid pod that a Linux node without an API server,
 // volume drivers and resource claims does not support. Admission rejects such a pod. Fields
@@ -23,7 +27,7 @@ func Unsupported(pod *corev1.Pod) field.ErrorList {
 		{"serviceAccountName", needsServer, spec.ServiceAccountName != "" && spec.ServiceAccountName != "default"},
 		{"automountServiceAccountToken", needsServer, spec.AutomountServiceAccountToken != nil && *spec.AutomountServiceAccountToken},
 		{"schedulingGates", needsServer + ", which removes them", len(spec.SchedulingGates) > 0},
-		{"resourceClaims", needsServer + " and a resource driver", len(spec.ResourceClaims) > 0},
+		{"resourceClaims", needsDriver, len(spec.ResourceClaims) > 0},
 	} {
 		if f.set {
 			u.forbidden(path.Child(f.name), f.why)
@@ -53,7 +57,7 @@ func (v *validator) unsupportedVolume(path *field.Path, vol *corev1.Volume) {
 		switch source {
 		case "emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected", "image":
 		case "persistentVolumeClaim", "ephemeral":
-			v.forbidden(path.Child(source), needsServer+" and a volume driver")
+			v.forbidden(path.Child(source), needsClaims)
 		default:
 			v.forbidden(path.Child(source), "needs a volume driver")
 		}
@@ -125,10 +129,10 @@ func (v *validator) downwardOwners(path *field.Path, items []corev1.DownwardAPIV
 
 func (v *validator) unsupportedContainer(path *field.Path, c *corev1.Container) {
 	if len(c.VolumeDevices) > 0 {
-		v.forbidden(path.Child("volumeDevices"), needsServer+" and a volume driver")
+		v.forbidden(path.Child("volumeDevices"), needsClaims)
 	}
 	if len(c.Resources.Claims) > 0 {
-		v.forbidden(path.Child("resources", "claims"), needsServer+" and a resource driver")
+		v.forbidden(path.Child("resources", "claims"), needsDriver)
 	}
 	if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil {
 		v.forbidden(path.Child("securityContext", "windowsOptions"), "this node runs linux")

@@ -2,5 +2,6 @@
 // (k8s.io/kubelet/pkg/apis/podresources/v1): which devices each container has. Agents that
 // monitor devices, such as DCGM's exporter, ask it to know whose figures they see.
 //
-// CPUs and memory are not assigned to containers by this agent and are left out.
+// CPUs are those that a container has for itself, if Config.CPUs is set. Memory is left out: this
+// agent assigns none.
 package podresources

@@ -13,8 +13,9 @@
 // verbosity of the log, soft thresholds of eviction and periods of a shutdown (packaging/README.md has all); of other changes
 // the log says that they need a restart.
 //
-// Exit codes: 0 after a clean stop, 1 if the agent failed, 2 for invalid flags or configuration, 3 if another agent has
-// -root-dir, 4 if -root-dir has lost the id of the owner of its pods. A restart helps after 1 only.
+// Exit codes: 0 after a clean stop, 1 if the agent failed, 2 after a crash or by the watchdog, 3 if another agent has
+// -root-dir, 4 if -root-dir has lost the id of the owner of its pods, 64 for invalid flags or configuration. A restart does not
+// help after 4 and 64.
 //
 // As a service of systemd (Type=notify) it reports when it is ready, feeds the watchdog while its loops move, and its log
 // has priorities in the journal. See packaging for the unit and a Debian package.

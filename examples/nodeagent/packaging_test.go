@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sublet-dev/agent/kubeletconfig"
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // The configuration of the package is valid, and the flags of its unit are flags.
@@ -32,6 +33,20 @@ func TestPackaging_Configuration(t *testing.T) {
 	}
 	_, err = parse(args, t.Output())
 	require.NoError(t, err)
+}
+
+// The pod of the README is accepted by an agent that has nothing but a runtime.
+func TestPodManifest(t *testing.T) {
+	text, err := os.ReadFile("pod.yaml")
+	require.NoError(t, err)
+	pods, objects, err := podspec.Decode(text, podspec.DecodeOptions{})
+	require.NoError(t, err)
+	require.Len(t, pods, 1)
+	assert.Empty(t, objects)
+	assert.True(t, pods[0].Spec.HostNetwork, "the README says that it needs no CNI configuration")
+	podspec.Default(pods[0])
+	require.NoError(t, podspec.Validate(pods[0]))
+	assert.Empty(t, podspec.Unsupported(pods[0]))
 }
 
 // The unit is what systemd understands, and no more exposed than its comment and the README say.
