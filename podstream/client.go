@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
 
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
@@ -26,11 +27,110 @@ type Client struct {
 	Header      http.Header // of requests, such as Authorization; default: none
 }
 
-// connect upgrades a request to a connection with streams.
-func (c *Client) connect(ctx context.Context, u *url.URL, protocol string) (httpstream.Connection, error) {
-	rt, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
-		UpgradeTransport: &http.Transport{DialContext: c.DialContext, TLSClientConfig: c.TLS},
-	})
+// connection is a connection with streams.
+type connection struct {
+	httpstream.Connection
+	network *networkConn
+}
+
+// Close disconnects at once. To close the streams first could wait for a server that does
+// not read.
+func (c *connection) Close() error {
+	c.network.close()
+	_ = c.Connection.Close() // its frames are not sent
+	return nil
+}
+
+// CreateStream opens a stream. Close ends it, although the library would wait on for the
+// answer of the server, which it does in the background then.
+func (c *connection) CreateStream(headers http.Header) (httpstream.Stream, error) {
+	var s httpstream.Stream
+	var err error
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		s, err = c.Connection.CreateStream(headers)
+	}()
+	select {
+	case <-opened:
+		return s, err
+	case <-c.network.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// networkConn is the connection to a server, as soon as there is one. It can be closed
+// while another goroutine reads, writes or has not dialed yet.
+type networkConn struct {
+	closed chan struct{}
+	mu     sync.Mutex // guards conn, and who closes closed
+	conn   net.Conn
+}
+
+func (n *networkConn) isClosed() bool {
+	select {
+	case <-n.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+func (n *networkConn) set(conn net.Conn) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.conn = conn; n.isClosed() {
+		_ = conn.Close()
+	}
+}
+
+func (n *networkConn) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.isClosed() {
+		return
+	}
+	close(n.closed)
+	if n.conn != nil {
+		_ = n.conn.Close() // it is lost either way
+	}
+}
+
+// connect upgrades a request to a connection with streams. The end of ctx ends it only
+// until it has returned. An error is the cause of ctx if that is done.
+func (c *Client) connect(ctx context.Context, u *url.URL, protocol string) (*connection, error) {
+	network := &networkConn{closed: make(chan struct{})}
+	stop := context.AfterFunc(ctx, network.close)
+	conn, err := c.upgrade(ctx, u, protocol, network)
+	if !stop() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		network.close()
+		return nil, err
+	}
+	return &connection{conn, network}, nil
+}
+
+func (c *Client) upgrade(ctx context.Context, u *url.URL, protocol string, network *networkConn) (httpstream.Connection, error) {
+	dial := c.DialContext
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	config := c.TLS
+	if config == nil {
+		config = new(tls.Config) // the library verifies no certificate if there is none
+	}
+	rt, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{UpgradeTransport: &http.Transport{
+		TLSClientConfig: config,
+		DialContext: func(ctx context.Context, protocol, address string) (net.Conn, error) {
+			conn, err := dial(ctx, protocol, address)
+			if err == nil {
+				network.set(conn)
+			}
+			return conn, err
+		},
+	}})
 	if err != nil {
 		return nil, err
 	}
