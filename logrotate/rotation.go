@@ -179,7 +179,10 @@ func (r logRoot) compress(ctx context.Context, file string) error {
 	if _, err := r.Lstat(file); err != nil {
 		return errors.Join(fserr.IgnoreNotExist(err), fserr.IgnoreNotExist(r.Remove(tmp)))
 	}
-	return errors.Join(r.Rename(tmp, file+compressed), r.Remove(file))
+	if err := r.Rename(tmp, file+compressed); err != nil {
+		return errors.Join(err, fserr.IgnoreNotExist(r.Remove(tmp)))
+	}
+	return r.Remove(file)
 }
 
 func (r logRoot) pack(ctx context.Context, from, to string, mode fs.FileMode) (err error) {

@@ -117,6 +117,20 @@ func TestLogRoot_Cleanup(t *testing.T) {
 	assert.Equal(t, "old lines\n", string(lines))
 }
 
+// A compression whose result cannot get its name keeps the original, and leaves nothing
+// unfinished.
+func TestLogRoot_CompressCannotRename(t *testing.T) {
+	w := newWriter(t)
+	root := w.root(t)
+	old := w.put(t, past, "old lines\n", 0o640)
+	require.NoError(t, os.MkdirAll(filepath.Join(old+compressed, "full"), 0o755))
+	require.Error(t, root.compress(t.Context(), past))
+	text, err := os.ReadFile(old)
+	require.NoError(t, err)
+	assert.Equal(t, "old lines\n", string(text))
+	assert.NoFileExists(t, old+unfinished)
+}
+
 // A compression that is stopped leaves the original and nothing else.
 func TestLogRoot_CompressStops(t *testing.T) {
 	w := newWriter(t)
