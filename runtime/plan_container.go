@@ -128,5 +128,5 @@ func (p *planner) probeGrace(c *corev1.Container, probe string) time.Duration {
 	if spec == nil || spec.TerminationGracePeriodSeconds == nil {
 		return p.grace
 	}
-	return atLeastMinGrace(time.Duration(*spec.TerminationGracePeriodSeconds) * time.Second)
+	return atLeastMinGrace(podspec.Seconds(*spec.TerminationGracePeriodSeconds))
 }

@@ -89,6 +89,16 @@ func TestUnhealthy(t *testing.T) {
 		plan = runtime.Plan(both, newView(ready(0), running("a"), running("b"), probed("a#0", runtime.ProbeResults{Startup: runtime.ProbeFailure})), testTime)
 		assert.Equal(t, 9*time.Second, plan[0].GracePeriod)
 	})
+	t.Run("endless grace of the probe", func(t *testing.T) {
+		endless := new(int64(math.MaxInt64))
+		pod := one(always, livenessProbe(*endless), startupProbe, func(c *corev1.Container) { c.StartupProbe.TerminationGracePeriodSeconds = endless })
+		for _, probes := range []runtime.ProbeResults{{Startup: runtime.ProbeFailure}, {Startup: runtime.ProbeSuccess, Liveness: runtime.ProbeFailure}} {
+			plan := runtime.Plan(pod, newView(ready(0), running("a"), running("b"), probed("a#0", probes)), testTime)
+			require.NotEmpty(t, plan)
+			assert.Equal(t, runtime.ReasonUnhealthy, plan[0].Reason)
+			assert.Greater(t, plan[0].GracePeriod, time.Hour)
+		}
+	})
 }
 
 // RT-8

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -167,7 +168,8 @@ func (c *Client) stopContainer(ctx context.Context, id string, grace time.Durati
 	if err := c.mayChangeContainer(ctx, id); err != nil {
 		return fmt.Errorf("stop container: %w", err)
 	}
-	_, err := do(ctx, c, "StopContainer", id, grace+c.cfg.Timeout, c.rs.StopContainer,
+	timeout := min(grace, math.MaxInt64-c.cfg.Timeout) + c.cfg.Timeout // a grace period may be endless
+	_, err := do(ctx, c, "StopContainer", id, timeout, c.rs.StopContainer,
 		&v1.StopContainerRequest{ContainerId: id, Timeout: roundUpSeconds(grace)})
 	return ignoreMissing(err)
 }

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -153,6 +155,19 @@ func TestKill_RunsAHookOnce(t *testing.T) {
 		require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: 2 * time.Second}))
 		assert.Equal(t, 1, hooks)
 	})
+}
+
+// A grace period without an end does not overflow the deadline of the call.
+func TestKill_EndlessGrace(t *testing.T) {
+	f := newFake()
+	c := f.client(t, Config{})
+	pod := onePod("main")
+	pod.Spec.TerminationGracePeriodSeconds = new(int64(math.MaxInt64))
+	observed := running(t, f, c, pod)
+	f.took()
+	require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: podspec.GracePeriod(pod)}))
+	assert.Equal(t, 1, f.count("StopContainer"))
+	assert.Positive(t, f.stops[observed.Containers[0].ID])
 }
 
 // PW-11: an orphan is ended by what it carries itself.

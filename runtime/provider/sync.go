@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -139,7 +140,8 @@ func (r *Runtime) Kill(ctx context.Context, pod *corev1.Pod, observed runtime.Po
 	if err := r.change(ctx, deleted, "delete pod", r.cfg.Provider.DeletePod); err != nil && !IsNotFound(err) {
 		return err
 	}
-	waitCtx, cancel := context.WithTimeoutCause(ctx, t.GracePeriod+r.cfg.Timeout, errStillRunning)
+	timeout := min(t.GracePeriod, math.MaxInt64-r.cfg.Timeout) + r.cfg.Timeout // a grace period may be endless
+	waitCtx, cancel := context.WithTimeoutCause(ctx, timeout, errStillRunning)
 	defer cancel()
 	return r.awaitEnd(waitCtx, pod.UID)
 }

@@ -3,6 +3,7 @@ package provider_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -72,6 +74,25 @@ func TestRuntime_Kill_WithoutAnswer(t *testing.T) {
 		startTime := time.Now()
 		require.NoError(t, rt.Kill(t.Context(), pod, runtime.Pod{UID: "uid-web", Object: pod}, runtime.Termination{GracePeriod: 30 * time.Second}))
 		assert.GreaterOrEqual(t, time.Since(startTime), 20*time.Second)
+	})
+}
+
+// A grace period without an end does not overflow the time limit of the wait.
+func TestRuntime_Kill_EndlessGrace(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newMemory()
+		rt := newTestRuntime(t, p)
+		pod := newTestPod("web")
+		pod.Spec.TerminationGracePeriodSeconds = new(int64(math.MaxInt64))
+		create(t, rt, pod)
+		p.on("DeletePod", func(context.Context, *corev1.Pod) error {
+			time.AfterFunc(time.Hour, func() { p.remove("web") })
+			return errHandled
+		})
+		startTime := time.Now()
+		require.NoError(t, rt.Kill(t.Context(), pod, observe(t, rt, "web"), runtime.Termination{GracePeriod: podspec.GracePeriod(pod)}))
+		assert.GreaterOrEqual(t, time.Since(startTime), time.Hour)
+		assert.Equal(t, []string{"CreatePod web", "DeletePod web"}, p.called())
 	})
 }
 
