@@ -20,7 +20,8 @@ import (
 // much those that follow slow each other down.
 //
 // A slot that is held for much longer than starts take is lent to the next in
-// the queue, so that calls that hang delay no other pod.
+// the queue, so that calls that hang delay no other pod. A pod that hangs is tried again,
+// and would be alone: where one has hung lately, none is.
 type limiter struct {
 	slotTimeout time.Duration // the longest that a slot is not lent
 
@@ -28,6 +29,7 @@ type limiter struct {
 	tuner   concurrencyTuner
 	first   *time.Timer   // not nil: the first start after a pause is alone
 	typical time.Duration // how long a start holds a slot, smoothed; 0: not known
+	hungAt  time.Time     // when a slot was lent last; zero: never
 	inUse   int
 	waiting *priority.Queue[*waiter] // by ticket
 	tickets uint64
@@ -47,6 +49,9 @@ const (
 	// firstAlone is long enough for the start of a pod on a machine that has nothing else
 	// to do, and little enough for the others.
 	firstAlone = 500 * time.Millisecond
+	// hangMemory is how long a start that hung is remembered: longer than its call and the
+	// back-off until the next one.
+	hangMemory = 10 * time.Minute
 	// noEpoch is of leases that say nothing about the tuner's limit.
 	noEpoch = -1
 )
@@ -84,7 +89,7 @@ func (l *limiter) acquire(ctx context.Context, ticket uint64) (slot, error) {
 		l.tickets++
 		ticket = l.tickets
 	}
-	if l.inUse == 0 && l.waiting.Len() == 0 && l.first == nil {
+	if l.inUse == 0 && l.waiting.Len() == 0 && l.first == nil && !l.hasHung() {
 		l.startFirst()
 	}
 	w := &waiter{ticket: ticket, ready: make(chan *lease, 1)}
@@ -145,6 +150,9 @@ func (l *limiter) startFirst() {
 	l.first = timer
 }
 
+// hasHung reports whether a start has hung lately. l.mu is held.
+func (l *limiter) hasHung() bool { return !l.hungAt.IsZero() && time.Since(l.hungAt) < hangMemory }
+
 // endFirst lets others start. l.mu is held.
 func (l *limiter) endFirst() {
 	if l.first != nil {
@@ -183,6 +191,7 @@ func (l *limiter) expireSlot(occupied *lease) {
 	}
 	occupied.ended = true
 	l.inUse--
+	l.hungAt = time.Now()
 	l.tuner.pause()
 	l.serve()
 }

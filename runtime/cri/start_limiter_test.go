@@ -46,6 +46,10 @@ func TestTheFirstStartIsAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newLimiter(3, 3, 2*time.Hour)
+				others := time.Minute
+				if took < firstAlone { // none hangs
+					others = time.Second
+				}
 				for range 2 { // after each pause
 					began := time.Now()
 					var mu sync.Mutex
@@ -61,7 +65,7 @@ func TestTheFirstStartIsAlone(t *testing.T) {
 							if i == 0 {
 								time.Sleep(took)
 							} else {
-								time.Sleep(time.Minute)
+								time.Sleep(others)
 							}
 							s.release(false)
 						})
@@ -154,6 +158,33 @@ func TestASlotThatHangsIsLent(t *testing.T) {
 			})
 		})
 	}
+}
+
+// PL-8: where a start has hung lately, none is alone, since it could be the same one.
+func TestNoStartIsAloneAfterOneThatHung(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(2, 2, time.Second)
+		start := func() slot {
+			s, err := l.acquire(t.Context(), 0)
+			require.NoError(t, err)
+			return s
+		}
+		both := func() time.Duration {
+			began := time.Now()
+			first, second := start(), start()
+			took := time.Since(began)
+			first.release(false)
+			second.release(false)
+			return took
+		}
+		assert.Equal(t, firstAlone, both())
+		hung := start()
+		time.Sleep(time.Minute)
+		hung.release(false)
+		assert.Zero(t, both())
+		time.Sleep(hangMemory)
+		assert.Equal(t, firstAlone, both())
+	})
 }
 
 func TestAcquireEndsWithItsContext(t *testing.T) {
