@@ -1,5 +1,5 @@
-// Package kube connects an agent to the API server of a cluster. Besides
-// server/kubeauth it is the only package of the module that imports client-go.
+// Package kube connects an agent to the API server of a cluster. It is the only
+// package of the module that imports client-go.
 //
 // New takes a client and the name of the node and returns a Kube. Each of its methods
 // returns a value for the interface of one component, so each can be used alone:

@@ -109,7 +109,9 @@ func (c *NodeConfig) complete(name string) error {
 		"beta.kubernetes.io/os": goruntime.GOOS, "beta.kubernetes.io/arch": goruntime.GOARCH,
 	}
 	maps.Copy(labels, c.Labels)
-	c.Labels, c.Annotations, c.Taints = labels, maps.Clone(c.Annotations), slices.Clone(c.Taints)
+	annotations := map[string]string{controllerAttaches: "true"}
+	maps.Copy(annotations, c.Annotations)
+	c.Labels, c.Annotations, c.Taints = labels, annotations, slices.Clone(c.Taints)
 	return errors.Join(errs...)
 }
 

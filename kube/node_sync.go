@@ -164,8 +164,12 @@ func (n *Node) warnTaints(existing *corev1.Node) {
 	}
 }
 
-// desired returns a copy of current with what this node sets. At the start, all labels
-// are set; later only those that schedulers rely on.
+// controllerAttaches is the annotation of nodes to which the controller-manager of the
+// cluster attaches volumes. It leaves others alone.
+const controllerAttaches = "volumes.kubernetes.io/controller-managed-attach-detach"
+
+// desired returns a copy of current with what this node sets. At the start, all labels and
+// annotations are set; later only those that schedulers and controllers rely on.
 func (n *Node) desired(current *corev1.Node, status corev1.NodeStatus, now time.Time, start bool) *corev1.Node {
 	d := current.DeepCopy()
 	for key, value := range n.cfg.Labels {
@@ -174,7 +178,7 @@ func (n *Node) desired(current *corev1.Node, status corev1.NodeStatus, now time.
 		}
 	}
 	for key, value := range n.cfg.Annotations {
-		if start {
+		if start || key == controllerAttaches {
 			metav1.SetMetaDataAnnotation(&d.ObjectMeta, key, value)
 		}
 	}

@@ -22,6 +22,7 @@ const (
 	objectTimeout = 10 * time.Second // for an object that is not known at all
 	storedTimeout = time.Second      // for one that is on disk
 	objectsPeriod = time.Second      // of writing changed objects to disk, and of syncs because of them
+	retryPeriod   = 30 * time.Second // of writing to disk what could not be written
 	sweepPeriod   = 10 * time.Second // of forgetting what no pod refers to
 	unusedAge     = 30 * time.Second // for which an object without a reference is kept
 )
@@ -37,6 +38,9 @@ type ObjectsConfig struct {
 	// Pods returns the desired pods, and whether they are all known: what they refer to is
 	// followed. Default: those of the agent with Options.
 	Pods func() (desired []*corev1.Pod, synced bool)
+	// Refs returns what else is kept for these pods. It may read files. Default: nothing;
+	// Storage.SecretRefs is one.
+	Refs func(pods []*corev1.Pod) []podspec.Ref
 }
 
 // Objects are the ConfigMaps and Secrets that pods refer to, and what else only the API
@@ -133,11 +137,11 @@ func (o *Objects) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			o.save() // what came in the last second
+			o.save(time.Now().Add(retryPeriod)) // what came in the last second, or could not be written
 			return nil
 		case <-ticker.C:
 		}
-		o.save()
+		o.save(time.Now())
 		if now := time.Now(); now.Sub(sweptAt) >= sweepPeriod {
 			o.sweep(now)
 			sweptAt = now
@@ -202,13 +206,13 @@ func (o *Objects) follow(ctx context.Context, ref podspec.Ref) *followedObject {
 }
 
 // save writes what has changed to disk, and has the pods synced that refer to it, so that
-// their volumes have it.
-func (o *Objects) save() {
+// their volumes have it. What could not be written is tried later.
+func (o *Objects) save(now time.Time) {
 	o.mu.Lock()
 	var changed []*followedObject
 	updates := map[podspec.Ref]bool{}
 	for ref, f := range o.followed {
-		isChanged, isUpdated := f.takeChanged()
+		isChanged, isUpdated := f.takeChanged(now)
 		if isChanged {
 			changed = append(changed, f)
 		}
@@ -226,10 +230,11 @@ func (o *Objects) save() {
 			err = o.disk.writeObject(obj)
 		}
 		if err != nil {
+			f.retry(now.Add(retryPeriod))
 			o.k.cfg.Logger.Warn("object not kept on disk", logattr.Err(err))
 		}
 	}
-	o.services.save()
+	o.services.save(now)
 }
 
 // requeueUsers has the pods synced that refer to one of these objects.
@@ -257,6 +262,11 @@ func (o *Objects) sweep(now time.Time) {
 		refs[accountRef(pod.Namespace, pod.Spec.ServiceAccountName)] = true
 		for _, r := range podspec.ObjectRefs(pod) {
 			refs[r.Ref] = true
+		}
+	}
+	if o.cfg.Refs != nil {
+		for _, ref := range o.cfg.Refs(pods) {
+			refs[ref] = true
 		}
 	}
 	o.mu.Lock()

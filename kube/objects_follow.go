@@ -21,9 +21,10 @@ type followedObject struct {
 
 	mu      sync.Mutex // guards the fields below
 	object  *podspec.Object
-	known   bool // synced is closed
-	changed bool // since takeChanged
-	updated bool // the same, after it was known
+	known   bool      // synced is closed
+	changed bool      // since takeChanged
+	updated bool      // the same, after it was known
+	retryAt time.Time // the first takeChanged after a failed write
 	err     error
 }
 
@@ -60,14 +61,23 @@ func (f *followedObject) fail(err error) {
 	f.err = err
 }
 
-// takeChanged reports whether the object has changed since the last call, and whether
-// pods may have an older version of it.
-func (f *followedObject) takeChanged() (changed, updated bool) {
+// takeChanged reports whether the object is to be written because it has changed since the
+// last call, and whether pods may have an older version of it.
+func (f *followedObject) takeChanged(now time.Time) (changed, updated bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	changed, updated = f.changed, f.updated
-	f.changed, f.updated = false, false
+	if updated = f.updated; !now.Before(f.retryAt) {
+		changed, f.changed = f.changed, false
+	}
+	f.updated = false
 	return changed, updated
+}
+
+// retry makes a write that has failed due again.
+func (f *followedObject) retry(at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.changed, f.retryAt = true, at
 }
 
 // convert returns the object that this is about; ok is false for another.

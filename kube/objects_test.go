@@ -36,6 +36,7 @@ func newSecret(text string) *corev1.Secret {
 // objectsBench are Objects that run against a fake API server in a bubble.
 type objectsBench struct {
 	*nodeBench
+	writer  *lockedWriter // of the log
 	objects *Objects
 	state   atomic.Pointer[podsOfSources]
 	dir     string
@@ -54,7 +55,8 @@ func startObjects(t *testing.T, dir string, existing ...runtime.Object) *objects
 	t.Helper()
 	b := &objectsBench{nodeBench: &nodeBench{t: t, client: fake.NewClientset(existing...), log: &strings.Builder{}}, dir: dir}
 	b.setPods()
-	k, err := New(Config{Client: b.client, NodeName: "n", Logger: slog.New(slog.NewTextHandler(&lockedWriter{w: b.log}, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	b.writer = &lockedWriter{w: b.log}
+	k, err := New(Config{Client: b.client, NodeName: "n", Logger: slog.New(slog.NewTextHandler(b.writer, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	require.NoError(t, err)
 	b.objects, err = k.Objects(ObjectsConfig{Dir: dir, Pods: func() ([]*corev1.Pod, bool) {
 		state := b.state.Load()

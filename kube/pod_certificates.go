@@ -71,6 +71,8 @@ type certificateSlot struct {
 	pending *podCertificateRequest
 	refusal error     // why there is no certificate, and will be none
 	retryAt time.Time // no request before
+
+	failedAt time.Time // when current could not be written to disk; zero: it was
 }
 
 func newPodCertificates(k *Kube, disk objectDir) *podCertificates {
@@ -115,6 +117,9 @@ func (c *podCertificates) get(ctx context.Context, key certificateKey, pod *core
 		changed := c.nextChange()
 		c.settle(key, slot, pod)
 		now := time.Now()
+		if !slot.failedAt.IsZero() && now.Sub(slot.failedAt) >= retryPeriod {
+			c.save(key, slot, pod, now)
+		}
 		if slot.refusal != nil {
 			return nil, slot.refusal
 		}
@@ -196,9 +201,16 @@ func (c *podCertificates) settle(key certificateKey, slot *certificateSlot, pod 
 		delay := min(maxRefreshDelay, max(0, issued.NotAfter.Sub(issued.RefreshAt)/2))
 		issued.RefreshAt = issued.RefreshAt.Add(rand.N(delay + 1))
 		slot.pending, slot.current = nil, issued
-		if err := c.disk.write(key.file(), issued); err != nil {
-			c.k.cfg.Logger.Warn("pod certificate not kept on disk", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
-		}
+		c.save(key, slot, pod, now)
+	}
+}
+
+// save writes the certificate of a slot to disk.
+func (c *podCertificates) save(key certificateKey, slot *certificateSlot, pod *corev1.Pod, now time.Time) {
+	slot.failedAt = time.Time{}
+	if err := c.disk.write(key.file(), slot.current); err != nil {
+		slot.failedAt = now
+		c.k.cfg.Logger.Warn("pod certificate not kept on disk", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -65,6 +66,7 @@ type services struct {
 	running chan struct{}
 	synced  chan struct{}
 	store   atomic.Pointer[syncedStore]
+	retryAt time.Time // the first write after one that failed; of save alone
 }
 
 func (s *services) run(ctx context.Context) {
@@ -97,13 +99,15 @@ func (s *services) links() []serviceLink {
 	return links
 }
 
-// save writes the services to disk if they have changed.
-func (s *services) save() {
+// save writes the services to disk if they have changed. One goroutine may call it.
+func (s *services) save(now time.Time) {
 	store := s.store.Load()
-	if store == nil || !store.changed.Swap(false) {
+	if store == nil || now.Before(s.retryAt) || !store.changed.Swap(false) {
 		return
 	}
 	if err := s.disk.write(servicesFile, s.links()); err != nil {
+		store.changed.Store(true)
+		s.retryAt = now.Add(retryPeriod)
 		s.k.cfg.Logger.Warn("services not kept on disk", logattr.Err(err))
 	}
 }

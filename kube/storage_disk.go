@@ -42,30 +42,52 @@ func (s *Storage) sweep() {
 	}
 }
 
-// addRefs adds the objects that a volume of a pod needs.
-func (s *Storage) addRefs(refs map[podspec.Ref]bool, pod *corev1.Pod, v *corev1.Volume) {
+// addRefs adds the objects that a volume of a pod needs, and returns the source of its
+// PersistentVolume if that is one of CSI and known.
+func (s *Storage) addRefs(refs map[podspec.Ref]bool, pod *corev1.Pod, v *corev1.Volume) *corev1.CSIPersistentVolumeSource {
 	var name string
 	switch {
 	case v.CSI != nil:
 		refs[podspec.Ref{Kind: driverKind, Name: v.CSI.Driver}] = true
-		return
+		return nil
 	case v.PersistentVolumeClaim != nil:
 		name = v.PersistentVolumeClaim.ClaimName
 	case v.Ephemeral != nil:
 		name = pod.Name + "-" + v.Name
 	default:
-		return
+		return nil
 	}
 	var claim corev1.PersistentVolumeClaim
 	ref := podspec.Ref{Kind: claimKind, Namespace: pod.Namespace, Name: name}
 	refs[ref] = true
 	if !s.disk.read(objectFile(ref), &claim) {
-		return
+		return nil
 	}
 	var volume corev1.PersistentVolume
 	ref = podspec.Ref{Kind: volumeKind, Name: claim.Spec.VolumeName}
 	refs[ref] = true
-	if s.disk.read(objectFile(ref), &volume) && volume.Spec.CSI != nil {
-		refs[podspec.Ref{Kind: driverKind, Name: volume.Spec.CSI.Driver}] = true
+	if !s.disk.read(objectFile(ref), &volume) || volume.Spec.CSI == nil {
+		return nil
 	}
+	refs[podspec.Ref{Kind: driverKind, Name: volume.Spec.CSI.Driver}] = true
+	return volume.Spec.CSI
+}
+
+// SecretRefs returns the Secrets that CSI drivers need for the PersistentVolumes of pods,
+// for ObjectsConfig.Refs. It reads the directory of Storage; without one there are none.
+func (s *Storage) SecretRefs(pods []*corev1.Pod) (secrets []podspec.Ref) {
+	for _, pod := range pods {
+		for i := range pod.Spec.Volumes {
+			source := s.addRefs(map[podspec.Ref]bool{}, pod, &pod.Spec.Volumes[i])
+			if source == nil {
+				continue
+			}
+			for _, ref := range []*corev1.SecretReference{source.NodeStageSecretRef, source.NodePublishSecretRef, source.NodeExpandSecretRef} {
+				if ref != nil {
+					secrets = append(secrets, podspec.Ref{Kind: podspec.Secret, Namespace: ref.Namespace, Name: ref.Name})
+				}
+			}
+		}
+	}
+	return secrets
 }

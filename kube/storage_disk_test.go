@@ -111,11 +111,11 @@ func TestStorage_ForgetsUnusedObjects(t *testing.T) {
 	existing = append(existing, storedVolume("inline")...)
 	synced := false
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{
-		{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
+		claimVolume("data", "data"),
 		{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}},
 		{Name: "inline", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "inline.example"}}},
 		{Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		{Name: "never-read", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "other"}}},
+		claimVolume("never-read", "other"),
 	}}}
 	s, _ := newStorage(t, StorageConfig{Dir: dir, Pods: func() ([]*corev1.Pod, bool) { return []*corev1.Pod{pod}, synced }}, existing...)
 	for _, name := range []string{"data", "web-scratch", "unused", "inline"} {
@@ -140,6 +140,55 @@ func TestStorage_ForgetsUnusedObjects(t *testing.T) {
 		"persistentvolumeclaim_ns_web-scratch.json", "persistentvolume__pv-web-scratch.json", "csidriver__web-scratch.example.json",
 		"csidriver__inline.example.json",
 	}, files())
+}
+
+// claimVolume returns a volume of a pod with a claim.
+func claimVolume(name, claim string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}
+}
+
+func TestStorage_SecretRefs(t *testing.T) {
+	local := storedVolume("local")
+	local[1].(*corev1.PersistentVolume).Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/x"}}
+	existing := append(local, newSecretVolume("data")...)
+	existing = append(existing, newSecretVolume("web-scratch")...)
+	existing = append(existing, storedVolume("none")...)
+	ephemeral := func(name string) corev1.Volume {
+		return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}
+	}
+	for name, tc := range map[string]struct {
+		noDir   bool
+		volumes []corev1.Volume
+		want    []podspec.Ref
+	}{
+		"of a claim":                      {volumes: []corev1.Volume{claimVolume("v", "data")}, want: volumeSecrets},
+		"of an ephemeral volume":          {volumes: []corev1.Volume{ephemeral("scratch")}, want: volumeSecrets},
+		"an ephemeral volume is no claim": {volumes: []corev1.Volume{ephemeral("data")}},
+		"without a directory":             {noDir: true, volumes: []corev1.Volume{claimVolume("v", "data")}},
+		"a volume without CSI":            {volumes: []corev1.Volume{claimVolume("v", "local")}},
+		"a driver without Secrets":        {volumes: []corev1.Volume{claimVolume("v", "none")}},
+		"a claim that was never read":     {volumes: []corev1.Volume{claimVolume("v", "unknown")}},
+		"volumes without a claim": {volumes: []corev1.Volume{
+			{Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			{Name: "inline", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "data.example"}}},
+		}},
+		"one volume of several": {volumes: []corev1.Volume{claimVolume("v", "none"), claimVolume("w", "data")}, want: volumeSecrets},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var cfg StorageConfig
+			if !tc.noDir {
+				cfg.Dir = t.TempDir()
+			}
+			s, _ := newStorage(t, cfg, existing...)
+			for _, claim := range []string{"data", "web-scratch", "local", "none"} {
+				_, err := s.read(t.Context(), claim)
+				require.NoError(t, err)
+			}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: corev1.PodSpec{Volumes: tc.volumes}}
+			other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "web"}, Spec: corev1.PodSpec{Volumes: tc.volumes}}
+			assert.Equal(t, tc.want, s.SecretRefs([]*corev1.Pod{other, pod}))
+		})
+	}
 }
 
 func TestKube_StorageChecksItsConfiguration(t *testing.T) {

@@ -197,6 +197,8 @@ func TestObjectRefs(t *testing.T) {
   - {name: v1, secret: {secretName: s2, optional: true}}
   - {name: v2, projected: {sources: [{configMap: {name: c2, optional: true}}, {secret: {name: pull}}]}}
   - {name: v3, configMap: {name: c3}}
+  - {name: v4, csi: {driver: d, nodePublishSecretRef: {name: s3}}}
+  - {name: v5, csi: {driver: d}}
 `)
 	pod.Namespace = "ns"
 	assert.Equal(t, []ObjectRef{
@@ -204,6 +206,7 @@ func TestObjectRefs(t *testing.T) {
 		{Ref{Secret, "ns", "s2"}, true},
 		{Ref{ConfigMap, "ns", "c2"}, true},
 		{Ref{ConfigMap, "ns", "c3"}, false},
+		{Ref{Secret, "ns", "s3"}, false},
 		{Ref{ConfigMap, "ns", "c1"}, false},
 		{Ref{Secret, "ns", "s1"}, false},
 	}, ObjectRefs(pod))

@@ -9,9 +9,9 @@ type ObjectRef struct {
 	Optional bool
 }
 
-// ObjectRefs returns the ConfigMaps and Secrets in the environment, the volumes and the
-// imagePullSecrets of a pod, each once and in the order of the spec. A reference is optional
-// if it is optional wherever it occurs; pull secrets always are.
+// ObjectRefs returns the ConfigMaps and Secrets in the environment, the volumes (inline CSI
+// volumes included) and the imagePullSecrets of a pod, each once and in the order of the spec.
+// A reference is optional if it is optional wherever it occurs; pull secrets always are.
 func ObjectRefs(pod *corev1.Pod) []ObjectRef {
 	c := refCollector{namespace: pod.Namespace, at: make(map[Ref]int)}
 	for _, s := range pod.Spec.ImagePullSecrets {
@@ -53,6 +53,9 @@ func (c *refCollector) volume(v *corev1.Volume) {
 	}
 	if v.Secret != nil {
 		c.add(Secret, v.Secret.SecretName, v.Secret.Optional)
+	}
+	if v.CSI != nil && v.CSI.NodePublishSecretRef != nil {
+		c.add(Secret, v.CSI.NodePublishSecretRef.Name, nil)
 	}
 	if v.Projected == nil {
 		return

@@ -16,10 +16,11 @@
 //
 //   - Paths, methods, query parameters, status codes and content types are the
 //     kubelet's. Those that Config does not provide for respond with status 405.
-//   - Without TLS, authentication and authorization it serves on a loopback address or
-//     a socket of this user only, and then neither values of environment variables nor
-//     logs nor a way to change or enter a container. On loopback, requests whose Host
-//     header is not localhost or an IP address are rejected, which prevents DNS
+//   - Without TLS, authentication and authorization it serves neither values of
+//     environment variables nor logs nor a way to change or enter a container, but for
+//     a socket of this user with Config.TrustSocketClients. Addresses other than
+//     loopback and sockets need Config.AllowNonLoopback. On loopback, requests whose
+//     Host header is not localhost or an IP address are rejected, which prevents DNS
 //     rebinding.
 //   - No client is anonymous unless Config says so. What cannot be authenticated or
 //     authorized, because a webhook is down or for any other reason, is denied. Rights

@@ -83,15 +83,15 @@ func (f *flags) cluster(ctx context.Context, plugins pluginDirs, accounts *lateA
 	}
 	var topology func() map[string]string
 	sources := filepath.Join(f.rootDir, "sources", "api")
-	objects, err := k.Objects(kube.ObjectsConfig{Dir: filepath.Join(sources, "objects")})
-	if err != nil {
-		return nil, err
-	}
-	accounts.ServiceAccounts = objects
 	storage, err := k.Storage(kube.StorageConfig{Dir: filepath.Join(sources, "storage"), Topology: func() map[string]string { return topology() }})
 	if err != nil {
 		return nil, err
 	}
+	objects, err := k.Objects(kube.ObjectsConfig{Dir: filepath.Join(sources, "objects"), Refs: storage.SecretRefs})
+	if err != nil {
+		return nil, err
+	}
+	accounts.ServiceAccounts = objects
 	volumes, csi, err := f.csi.options(f, storage, &topology, plugins, log)
 	if err != nil {
 		return nil, err
