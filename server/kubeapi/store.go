@@ -30,7 +30,7 @@ import (
 type Store struct {
 	dir      string
 	memory   *podsource.Memory
-	nodeName string        // set by New
+	nodeName string // set by New
 	read     func(file string) (*corev1.Pod, error)
 	changed  chan struct{} // one slot
 

@@ -42,7 +42,9 @@ func TestStore_KeepsAFileThatCannotBeRead(t *testing.T) {
 	storePod(t, s, "a")
 
 	s = NewStore(dir)
-	s.read = func(file string) (*corev1.Pod, error) { return nil, &os.PathError{Op: "open", Path: file, Err: syscall.EMFILE} }
+	s.read = func(file string) (*corev1.Pod, error) {
+		return nil, &os.PathError{Op: "open", Path: file, Err: syscall.EMFILE}
+	}
 	set := <-watchStore(t, s)
 	assert.True(t, set.Incomplete)
 	require.Len(t, set.Errors, 1)
