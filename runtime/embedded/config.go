@@ -26,7 +26,8 @@ type Config struct {
 	// record. Default: each name is a separate image.
 	ImageKey func(ref string) string
 	// HostPorts serves the TCP host ports of pods on this machine: connections are
-	// forwarded to the container's port, if the Executor is a Dialer.
+	// forwarded to the container's port, if the Executor is a Dialer. Of a port no more
+	// than 512 connections are served at a time; others wait.
 	HostPorts bool
 	// Name is the name of the runtime in Version. Default: sublet-embedded.
 	Name string

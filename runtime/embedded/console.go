@@ -30,15 +30,15 @@ type containerStreams struct {
 	isOnce bool
 
 	mu       sync.Mutex // guards the rest
-	file     *os.File   // nil until something is written
-	err      error      // of the log file; output is never blocked by it
+	file     *os.File   // nil until something is written, and after a failed write
+	torn     bool       // file ends in the middle of an entry
 	partial  [2][]byte  // stdout, stderr: the unterminated line
 	attached map[*attachedClient]struct{}
 	closed   bool
 }
 
 // attachedClient is one attached client. A slow one slows the container down, as a slow
-// terminal does; one that has detached is skipped.
+// terminal does, until the container has exited; one that has detached is skipped.
 type attachedClient struct {
 	chunks   chan chunk
 	end      chan struct{} // closed when the container's output ends
@@ -97,6 +97,7 @@ func (o output) Write(p []byte) (int, error) {
 		select {
 		case t.chunks <- chunk{o.stream, data}:
 		case <-t.detached:
+		case <-t.end:
 		}
 	}
 	return len(p), nil
@@ -138,17 +139,23 @@ func (c *containerStreams) entry(b *bytes.Buffer, stream int, tag byte, text []b
 	c.partial[stream] = nil
 }
 
-// flush writes entries to the file. The caller holds mu.
+// flush writes entries to the file. Those that cannot be written are lost, and the next
+// ones are tried again: a disk does not stay full. The caller holds mu.
 func (c *containerStreams) flush(b []byte) {
-	if len(b) == 0 || c.err != nil {
+	if len(b) == 0 || c.file == nil && c.open() != nil {
 		return
 	}
-	if c.file == nil {
-		if c.err = c.open(); c.err != nil {
-			return
-		}
+	if c.torn {
+		b = append([]byte{'\n'}, b...)
 	}
-	_, c.err = c.file.Write(b)
+	n, err := c.file.Write(b)
+	if n > 0 {
+		c.torn = b[n-1] != '\n'
+	}
+	if err != nil {
+		_ = c.file.Close()
+		c.file = nil
+	}
 }
 
 // open opens the log file, also if it is open. The caller holds mu.
@@ -194,8 +201,8 @@ func (c *containerStreams) reopen() error {
 	if c.path == "" || c.closed {
 		return nil
 	}
-	c.err = c.open()
-	return c.err
+	c.torn = false
+	return c.open()
 }
 
 // attach sends further output to t until detach or the exit of the container, which

@@ -1,12 +1,16 @@
 package embedded
 
 import (
+	"errors"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -51,4 +55,111 @@ func TestContainerStreams_LogWhatWasWritten(t *testing.T) {
 		}
 		require.True(t, want == got.String(), "the log differs from the output")
 	}
+}
+
+// write writes output of a container.
+func (c *containerStreams) write(t *testing.T, text string) {
+	t.Helper()
+	_, err := c.io().Stdout.Write([]byte(text))
+	require.NoError(t, err)
+}
+
+// loggedLines returns the lines of a log file, without the headers of entries.
+func loggedLines(t *testing.T, path string) (lines []string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for l := range strings.Lines(string(b)) {
+		if _, text, ok := strings.Cut(l, " stdout F "); ok {
+			l = text
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+func TestContainerStreams_LogAfterAFailedWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	c := newContainerStreams(path, &v1.ContainerConfig{})
+	defer c.close()
+	c.write(t, "one\n")
+	require.NoError(t, c.file.Close())
+	c.write(t, "lost\n")
+	c.write(t, "two\n")
+	c.write(t, "three\n")
+	assert.Equal(t, []string{"one\n", "two\n", "three\n"}, loggedLines(t, path))
+}
+
+func TestContainerStreams_LogOnceTheDirectoryCanBeCreated(t *testing.T) {
+	parent := filepath.Join(t.TempDir(), "parent")
+	require.NoError(t, os.WriteFile(parent, nil, 0o600))
+	path := filepath.Join(parent, "c", "log")
+	c := newContainerStreams(path, &v1.ContainerConfig{})
+	defer c.close()
+	c.write(t, "lost\n")
+	require.NoError(t, os.Remove(parent))
+	require.NoError(t, os.Mkdir(parent, 0o700))
+	c.write(t, "two\n")
+	assert.Equal(t, []string{"two\n"}, loggedLines(t, path))
+}
+
+// A disk that is full in the middle of an entry does not spoil the next one.
+func TestContainerStreams_EndATornEntry(t *testing.T) {
+	for name, tc := range map[string]struct {
+		next func(c *containerStreams) error
+		want []string
+	}{
+		"in the same file":  {func(*containerStreams) error { return nil }, []string{"one\n", "\n", "two\n", "three\n"}},
+		"not in a new file": {(*containerStreams).rotate, []string{"two\n", "three\n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "log")
+			c := newContainerStreams(path, &v1.ContainerConfig{})
+			defer c.close()
+			c.write(t, "one\n")
+
+			r, w, err := os.Pipe() // it takes the first bytes and then fails, as a full disk
+			require.NoError(t, err)
+			require.NoError(t, c.file.Close())
+			c.file = w
+			failed := make(chan error, 1)
+			go func() {
+				_, err := r.Read(make([]byte, 1))
+				failed <- errors.Join(err, r.Close())
+			}()
+			c.write(t, strings.Repeat("x", 1<<20)+"\n") // more than any pipe has room for
+			require.NoError(t, <-failed)
+
+			require.NoError(t, tc.next(c))
+			c.write(t, "two\n")
+			c.write(t, "three\n")
+			assert.Equal(t, tc.want, loggedLines(t, path))
+		})
+	}
+}
+
+// rotate renames the log file and opens a new one.
+func (c *containerStreams) rotate() error {
+	return errors.Join(os.Rename(c.path, c.path+".1"), c.reopen())
+}
+
+// The exit of the container ends the wait for a client that takes no output.
+func TestContainerStreams_CloseEndsABlockedWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, client := newContainerStreams("", &v1.ContainerConfig{}), newAttachedClient()
+		c.attach(client)
+		defer c.detach(client)
+		written := make(chan int, cap(client.chunks)+1)
+		go func() {
+			for range cap(written) {
+				n, _ := io.WriteString(c.io().Stdout, "x")
+				written <- n
+			}
+		}()
+		synctest.Wait()
+		require.Len(t, written, cap(client.chunks), "the last write waits for the client")
+		c.close()
+		synctest.Wait()
+		assert.Len(t, written, cap(written))
+	})
 }

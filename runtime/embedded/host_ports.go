@@ -2,23 +2,29 @@ package embedded
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"strconv"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/capability"
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 // hostPorts forwards connections to the host ports of one pod. A nil hostPorts has
 // none.
 type hostPorts struct {
 	dial func(ctx context.Context, port int32) (net.Conn, error)
+	log  *slog.Logger
 	lis  []net.Listener
 	ctx  context.Context // of all connections
 	end  context.CancelFunc
@@ -44,7 +50,7 @@ func (r *Runtime) openPorts(ctx context.Context, s *sandbox) (*hostPorts, error)
 	if !r.cfg.HostPorts || !can || len(ports) == 0 {
 		return nil, nil
 	}
-	h := &hostPorts{dial: func(ctx context.Context, port int32) (net.Conn, error) { return r.dialPod(ctx, d, s, port) }}
+	h := &hostPorts{log: r.cfg.Logger, dial: func(ctx context.Context, port int32) (net.Conn, error) { return r.dialPod(ctx, d, s, port) }}
 	h.ctx, h.end = context.WithCancel(context.WithoutCancel(ctx)) // they outlive the call
 	for _, m := range ports {
 		address := net.JoinHostPort(m.GetHostIp(), strconv.Itoa(int(m.GetHostPort())))
@@ -59,14 +65,46 @@ func (r *Runtime) openPorts(ctx context.Context, s *sandbox) (*hostPorts, error)
 	return h, nil
 }
 
+// maxForwarded bounds the connections of one host port. Each has two descriptors of this
+// process.
+const maxForwarded = 512
+
+// Pauses after a connection that could not be accepted, as in net/http.
+const (
+	minAcceptPause = 5 * time.Millisecond
+	maxAcceptPause = time.Second
+)
+
 // accept forwards the connections of one port until its listener is closed.
 func (h *hostPorts) accept(lis net.Listener, port int32) {
+	served := make(chan struct{}, maxForwarded) // no netutil.LimitListener: its connections have no CloseWrite
+	var pause time.Duration
 	for {
-		conn, err := lis.Accept()
-		if err != nil {
+		select {
+		case served <- struct{}{}:
+		case <-h.ctx.Done():
 			return
 		}
-		h.wg.Go(func() { h.serve(conn, port) })
+		conn, err := lis.Accept()
+		if err == nil {
+			pause = 0
+			h.wg.Go(func() {
+				h.serve(conn, port)
+				<-served
+			})
+			continue
+		}
+		<-served
+		switch {
+		case errors.Is(err, net.ErrClosed) || h.ctx.Err() != nil:
+			return
+		case pause == 0: // no descriptors are left, for example
+			h.log.Warn("connection to a host port not accepted", slog.String("address", lis.Addr().String()), logattr.Err(err))
+		}
+		pause = min(max(2*pause, minAcceptPause), maxAcceptPause)
+		if sleep.For(h.ctx, pause) != nil {
+			return
+		}
 	}
 }
 

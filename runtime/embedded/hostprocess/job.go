@@ -146,7 +146,7 @@ func (j *job) kill() {
 	}
 }
 
-// finish reaps the command, waits for the rest of its output until
+// finish reaps the command, waits for the rest of its output for no longer than twice
 // outputDrainTimeout, and returns its exit code.
 func (j *job) finish() int32 {
 	j.mu.Lock()
@@ -167,7 +167,11 @@ func (j *job) finish() int32 {
 	for _, f := range j.ours {
 		_ = f.Close()
 	}
-	<-copied
+	t.Reset(outputDrainTimeout)
+	select {
+	case <-copied:
+	case <-t.C: // who gets the output does not take it; the exit of the container ends that
+	}
 	if err != nil {
 		return 255 // other code of this process reaped it
 	}

@@ -95,18 +95,19 @@ func (p *process) tick() {
 			p.line, p.round = 0, p.round+p.script.OutputEvery
 		}
 	}
-	p.ended = now >= end
-	ended := p.ended
 	p.mu.Unlock()
 	p.print(due)
-	if ended {
-		p.finish(exit)
-		return
-	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.ended {
+	isLast := !p.ended && now >= end // a signal may have ended it while a client held up the output
+	switch {
+	case isLast:
+		p.ended = true
+	case !p.ended:
 		p.arm()
+	}
+	p.mu.Unlock()
+	if isLast {
+		p.finish(exit)
 	}
 }
 
