@@ -276,7 +276,7 @@ func TestMount_Republishes(t *testing.T) {
 	e.unmounted(v.Pod)
 }
 
-// A volume that was attached is published once more with what its attacher says, also by the
+// VD-7: a volume that was attached is published once more with what its attacher says, also by the
 // next process. A cluster that does not answer does not disturb the pod.
 func TestMount_RepublishesAttachedVolumes(t *testing.T) {
 	cluster := &fakeCluster{context: map[string]string{"device": "/dev/x"}}

@@ -27,10 +27,11 @@ type Deleter interface {
 	DeleteStatus(ctx context.Context, pod *corev1.Pod) error
 }
 
-// Delayer is an optional interface of a Sink. Delay returns how long a status may wait
-// for a newer one, which is then sent in its place; 0 has it sent as soon as possible.
-// The wait counts from the first of them, and ends at once for a status that may not
-// wait, for a deletion, and for the end of Run. Delay must not block; st is read-only.
+// Delayer is an optional interface of a Sink. Delay returns how long the first status of a
+// pod may wait for a newer one, which is then sent in its place; 0 has it sent as soon as
+// possible. The wait counts from the first of them, and ends at once for a status that may
+// not wait, for a deletion, and for the end of Run. Once the sink has a status of the pod,
+// which can be wrong, newer ones do not wait. Delay must not block; st is read-only.
 type Delayer interface {
 	Delay(st *corev1.PodStatus) time.Duration
 }
