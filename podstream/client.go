@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"sync"
 
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
@@ -30,13 +29,14 @@ type Client struct {
 // connection is a connection with streams.
 type connection struct {
 	httpstream.Connection
-	network *networkConn
+	disconnect context.CancelFunc // closes what carries it
+	closed     <-chan struct{}    // by disconnect
 }
 
 // Close disconnects at once. To close the streams first could wait for a server that does
 // not read.
 func (c *connection) Close() error {
-	c.network.close()
+	c.disconnect()
 	_ = c.Connection.Close() // its frames are not sent
 	return nil
 }
@@ -54,65 +54,29 @@ func (c *connection) CreateStream(headers http.Header) (httpstream.Stream, error
 	select {
 	case <-opened:
 		return s, err
-	case <-c.network.closed:
+	case <-c.closed:
 		return nil, net.ErrClosed
-	}
-}
-
-// networkConn is the connection to a server, as soon as there is one. It can be closed
-// while another goroutine reads, writes or has not dialed yet.
-type networkConn struct {
-	closed chan struct{}
-	mu     sync.Mutex // guards conn, and who closes closed
-	conn   net.Conn
-}
-
-func (n *networkConn) isClosed() bool {
-	select {
-	case <-n.closed:
-		return true
-	default:
-		return false
-	}
-}
-
-func (n *networkConn) set(conn net.Conn) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.conn = conn; n.isClosed() {
-		_ = conn.Close()
-	}
-}
-
-func (n *networkConn) close() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.isClosed() {
-		return
-	}
-	close(n.closed)
-	if n.conn != nil {
-		_ = n.conn.Close() // it is lost either way
 	}
 }
 
 // connect upgrades a request to a connection with streams. The end of ctx ends it only
 // until it has returned. An error is the cause of ctx if that is done.
 func (c *Client) connect(ctx context.Context, u *url.URL, protocol string) (*connection, error) {
-	network := &networkConn{closed: make(chan struct{})}
-	stop := context.AfterFunc(ctx, network.close)
-	conn, err := c.upgrade(ctx, u, protocol, network)
+	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, disconnect)
+	conn, err := c.upgrade(ctx, connected, u, protocol)
 	if !stop() {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		network.close()
+		disconnect()
 		return nil, err
 	}
-	return &connection{conn, network}, nil
+	return &connection{conn, disconnect, connected.Done()}, nil
 }
 
-func (c *Client) upgrade(ctx context.Context, u *url.URL, protocol string, network *networkConn) (httpstream.Connection, error) {
+// upgrade dials and upgrades. What it has dialed is closed when connected is done.
+func (c *Client) upgrade(ctx, connected context.Context, u *url.URL, protocol string) (httpstream.Connection, error) {
 	dial := c.DialContext
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
@@ -125,10 +89,11 @@ func (c *Client) upgrade(ctx context.Context, u *url.URL, protocol string, netwo
 		TLSClientConfig: config,
 		DialContext: func(ctx context.Context, protocol, address string) (net.Conn, error) {
 			conn, err := dial(ctx, protocol, address)
-			if err == nil {
-				network.set(conn)
+			if err != nil {
+				return nil, err
 			}
-			return conn, err
+			context.AfterFunc(connected, func() { _ = conn.Close() }) // it is lost either way
+			return conn, connected.Err()
 		},
 	}})
 	if err != nil {
