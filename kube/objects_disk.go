@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -75,6 +76,31 @@ func (d objectDir) write(name string, v any) error {
 		return err
 	}
 	return atomicfile.Write(file, data)
+}
+
+// podFile is the file of a token or a certificate of a pod. What could not be written is
+// written later. One goroutine may use it at a time.
+type podFile struct {
+	dir      objectDir
+	name     string
+	warn     func(error) // of a failed write
+	content  any         // what was to be written last
+	failedAt time.Time   // when that failed; zero: it did not
+}
+
+func (f *podFile) write(content any, now time.Time) {
+	f.content, f.failedAt = content, time.Time{}
+	if err := f.dir.write(f.name, content); err != nil {
+		f.failedAt = now
+		f.warn(err)
+	}
+}
+
+// retry writes what could not be written retryPeriod ago.
+func (f *podFile) retry(now time.Time) {
+	if !f.failedAt.IsZero() && now.Sub(f.failedAt) >= retryPeriod {
+		f.write(f.content, now)
+	}
 }
 
 func (d objectDir) object(ref podspec.Ref) (o podspec.Object, ok bool) {

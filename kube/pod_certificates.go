@@ -71,8 +71,7 @@ type certificateSlot struct {
 	pending *podCertificateRequest
 	refusal error     // why there is no certificate, and will be none
 	retryAt time.Time // no request before
-
-	failedAt time.Time // when current could not be written to disk; zero: it was
+	file    podFile   // of current
 }
 
 func newPodCertificates(k *Kube, disk objectDir) *podCertificates {
@@ -101,7 +100,7 @@ func (o *Objects) PodCertificate(ctx context.Context, pod *corev1.Pod, p *corev1
 }
 
 func (c *podCertificates) get(ctx context.Context, key certificateKey, pod *corev1.Pod, p *corev1.PodCertificateProjection) (*podCertificate, error) {
-	slot := c.slot(key)
+	slot := c.slot(key, pod)
 	select {
 	case slot.inUse <- struct{}{}:
 	case <-ctx.Done():
@@ -115,11 +114,9 @@ func (c *podCertificates) get(ctx context.Context, key certificateKey, pod *core
 	defer cancel()
 	for {
 		changed := c.nextChange()
-		c.settle(key, slot, pod)
+		c.settle(slot, pod)
 		now := time.Now()
-		if !slot.failedAt.IsZero() && now.Sub(slot.failedAt) >= retryPeriod {
-			c.save(key, slot, pod, now)
-		}
+		slot.file.retry(now)
 		if slot.refusal != nil {
 			return nil, slot.refusal
 		}
@@ -137,12 +134,14 @@ func (c *podCertificates) get(ctx context.Context, key certificateKey, pod *core
 	}
 }
 
-func (c *podCertificates) slot(key certificateKey) *certificateSlot {
+func (c *podCertificates) slot(key certificateKey, pod *corev1.Pod) *certificateSlot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	slot := c.all[key]
 	if slot == nil {
-		slot = &certificateSlot{inUse: make(chan struct{}, 1)}
+		slot = &certificateSlot{inUse: make(chan struct{}, 1), file: podFile{dir: c.disk, name: key.file(), warn: func(err error) {
+			c.k.cfg.Logger.Warn("pod certificate not kept on disk", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
+		}}}
 		c.all[key] = slot
 	}
 	return slot
@@ -174,7 +173,7 @@ func (c *podCertificates) renew(ctx context.Context, slot *certificateSlot, pod 
 }
 
 // settle takes over the result of the request, if there is one.
-func (c *podCertificates) settle(key certificateKey, slot *certificateSlot, pod *corev1.Pod) {
+func (c *podCertificates) settle(slot *certificateSlot, pod *corev1.Pod) {
 	if slot.pending == nil {
 		return
 	}
@@ -201,16 +200,7 @@ func (c *podCertificates) settle(key certificateKey, slot *certificateSlot, pod 
 		delay := min(maxRefreshDelay, max(0, issued.NotAfter.Sub(issued.RefreshAt)/2))
 		issued.RefreshAt = issued.RefreshAt.Add(rand.N(delay + 1))
 		slot.pending, slot.current = nil, issued
-		c.save(key, slot, pod, now)
-	}
-}
-
-// save writes the certificate of a slot to disk.
-func (c *podCertificates) save(key certificateKey, slot *certificateSlot, pod *corev1.Pod, now time.Time) {
-	slot.failedAt = time.Time{}
-	if err := c.disk.write(key.file(), slot.current); err != nil {
-		slot.failedAt = now
-		c.k.cfg.Logger.Warn("pod certificate not kept on disk", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
+		slot.file.write(issued, now)
 	}
 }
 

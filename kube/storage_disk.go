@@ -32,24 +32,41 @@ func (s *Storage) sweep() {
 		return
 	}
 	refs := map[podspec.Ref]bool{}
-	for _, pod := range pods {
-		for i := range pod.Spec.Volumes {
-			s.addRefs(refs, pod, &pod.Spec.Volumes[i])
-		}
+	for _, ref := range s.refs(pods) {
+		refs[ref] = true
 	}
 	if err := s.disk.keep(refs, nil); err != nil {
 		s.k.cfg.Logger.Warn("unused objects not removed from disk", logattr.Err(err))
 	}
 }
 
-// addRefs adds the objects that a volume of a pod needs, and returns the source of its
-// PersistentVolume if that is one of CSI and known.
-func (s *Storage) addRefs(refs map[podspec.Ref]bool, pod *corev1.Pod, v *corev1.Volume) *corev1.CSIPersistentVolumeSource {
+// SecretRefs returns the Secrets that CSI drivers need for the PersistentVolumes of pods,
+// for ObjectsConfig.Refs. It reads the directory of Storage; without one there are none.
+func (s *Storage) SecretRefs(pods []*corev1.Pod) (secrets []podspec.Ref) {
+	for _, ref := range s.refs(pods) {
+		if ref.Kind == podspec.Secret {
+			secrets = append(secrets, ref)
+		}
+	}
+	return secrets
+}
+
+// refs returns the objects that the volumes of pods need, by what is on disk.
+func (s *Storage) refs(pods []*corev1.Pod) (refs []podspec.Ref) {
+	for _, pod := range pods {
+		for i := range pod.Spec.Volumes {
+			refs = append(refs, s.volumeRefs(pod, &pod.Spec.Volumes[i])...)
+		}
+	}
+	return refs
+}
+
+// volumeRefs returns the objects that a volume of a pod needs.
+func (s *Storage) volumeRefs(pod *corev1.Pod, v *corev1.Volume) (refs []podspec.Ref) {
 	var name string
 	switch {
 	case v.CSI != nil:
-		refs[podspec.Ref{Kind: driverKind, Name: v.CSI.Driver}] = true
-		return nil
+		return []podspec.Ref{{Kind: driverKind, Name: v.CSI.Driver}}
 	case v.PersistentVolumeClaim != nil:
 		name = v.PersistentVolumeClaim.ClaimName
 	case v.Ephemeral != nil:
@@ -59,35 +76,22 @@ func (s *Storage) addRefs(refs map[podspec.Ref]bool, pod *corev1.Pod, v *corev1.
 	}
 	var claim corev1.PersistentVolumeClaim
 	ref := podspec.Ref{Kind: claimKind, Namespace: pod.Namespace, Name: name}
-	refs[ref] = true
+	refs = append(refs, ref)
 	if !s.disk.read(objectFile(ref), &claim) {
-		return nil
+		return refs
 	}
 	var volume corev1.PersistentVolume
 	ref = podspec.Ref{Kind: volumeKind, Name: claim.Spec.VolumeName}
-	refs[ref] = true
+	refs = append(refs, ref)
 	if !s.disk.read(objectFile(ref), &volume) || volume.Spec.CSI == nil {
-		return nil
+		return refs
 	}
-	refs[podspec.Ref{Kind: driverKind, Name: volume.Spec.CSI.Driver}] = true
-	return volume.Spec.CSI
-}
-
-// SecretRefs returns the Secrets that CSI drivers need for the PersistentVolumes of pods,
-// for ObjectsConfig.Refs. It reads the directory of Storage; without one there are none.
-func (s *Storage) SecretRefs(pods []*corev1.Pod) (secrets []podspec.Ref) {
-	for _, pod := range pods {
-		for i := range pod.Spec.Volumes {
-			source := s.addRefs(map[podspec.Ref]bool{}, pod, &pod.Spec.Volumes[i])
-			if source == nil {
-				continue
-			}
-			for _, ref := range []*corev1.SecretReference{source.NodeStageSecretRef, source.NodePublishSecretRef, source.NodeExpandSecretRef} {
-				if ref != nil {
-					secrets = append(secrets, podspec.Ref{Kind: podspec.Secret, Namespace: ref.Namespace, Name: ref.Name})
-				}
-			}
+	source := volume.Spec.CSI
+	refs = append(refs, podspec.Ref{Kind: driverKind, Name: source.Driver})
+	for _, secret := range []*corev1.SecretReference{source.NodeStageSecretRef, source.NodePublishSecretRef, source.NodeExpandSecretRef} {
+		if secret != nil {
+			refs = append(refs, podspec.Ref{Kind: podspec.Secret, Namespace: secret.Namespace, Name: secret.Name})
 		}
 	}
-	return secrets
+	return refs
 }

@@ -64,9 +64,9 @@ func (key tokenKey) file() string {
 
 // tokenSlot has one token, and one request for it at a time.
 type tokenSlot struct {
-	inUse    chan struct{} // one slot: the right to use the fields below
-	current  *token
-	failedAt time.Time // when current could not be written to disk; zero: it was
+	inUse   chan struct{} // one slot: the right to use the fields below
+	current *token
+	file    podFile // of current
 }
 
 func newTokens(k *Kube, disk objectDir) *tokens {
@@ -89,7 +89,9 @@ func (t *tokens) get(ctx context.Context, key tokenKey, pod *corev1.Pod) ([]byte
 	t.mu.Lock()
 	slot := t.all[key]
 	if slot == nil {
-		slot = &tokenSlot{inUse: make(chan struct{}, 1)}
+		slot = &tokenSlot{inUse: make(chan struct{}, 1), file: podFile{dir: t.disk, name: key.file(), warn: func(err error) {
+			t.k.cfg.Logger.Warn("token not kept on disk", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
+		}}}
 		t.all[key] = slot
 	}
 	t.mu.Unlock()
@@ -103,9 +105,7 @@ func (t *tokens) get(ctx context.Context, key tokenKey, pod *corev1.Pod) ([]byte
 		slot.current = t.load(key)
 	}
 	current, now := slot.current, time.Now()
-	if !slot.failedAt.IsZero() && now.Sub(slot.failedAt) >= retryPeriod {
-		t.save(key, slot, pod, now)
-	}
+	slot.file.retry(now)
 	if current != nil && (!current.needsRenewal(now) || !current.requested.IsZero() && now.Sub(current.requested) < objectTimeout) {
 		return current.Token, nil
 	}
@@ -113,7 +113,7 @@ func (t *tokens) get(ctx context.Context, key tokenKey, pod *corev1.Pod) ([]byte
 	switch {
 	case err == nil:
 		slot.current = renewed
-		t.save(key, slot, pod, now)
+		slot.file.write(renewed, now)
 		return renewed.Token, nil
 	case current == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
 		return nil, err
@@ -122,15 +122,6 @@ func (t *tokens) get(ctx context.Context, key tokenKey, pod *corev1.Pod) ([]byte
 	t.k.cfg.Logger.Warn("service account token not renewed", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err),
 		slog.Duration("age", now.Sub(current.IssuedAt)))
 	return current.Token, nil
-}
-
-// save writes the token of a slot to disk. The caller has the slot.
-func (t *tokens) save(key tokenKey, slot *tokenSlot, pod *corev1.Pod, now time.Time) {
-	slot.failedAt = time.Time{}
-	if err := t.disk.write(key.file(), slot.current); err != nil {
-		slot.failedAt = now
-		t.k.cfg.Logger.Warn("token not kept on disk", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
-	}
 }
 
 func (t *tokens) load(key tokenKey) *token {
