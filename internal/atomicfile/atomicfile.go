@@ -78,17 +78,20 @@ func (e *DamagedError) Error() string {
 
 func (e *DamagedError) Unwrap() error { return e.Err }
 
-// Load reads a file that Write has written and passes its content to decode. It removes the
-// temporary files of interrupted calls of Write, so it must not be called concurrently with
-// Write. The error is
-//   - fs.ErrNotExist without the file,
-//   - a *DamagedError if it has more than limit bytes or is not accepted by decode: it has
-//     been renamed,
-//   - anything else otherwise: what is at path is still there.
+// Load is Read after RemovePartial, so it must not be called concurrently with Write.
 func Load(path string, limit int64, decode func([]byte) error) error {
 	if err := RemovePartial(path); err != nil {
 		return err
 	}
+	return Read(path, limit, decode)
+}
+
+// Read reads a file that Write has written and passes its content to decode. The error is
+//   - fs.ErrNotExist without the file,
+//   - a *DamagedError if it has more than limit bytes or is not accepted by decode: it has
+//     been renamed,
+//   - anything else otherwise: what is at path is still there.
+func Read(path string, limit int64, decode func([]byte) error) error {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return err

@@ -30,9 +30,9 @@ import (
 type Store struct {
 	dir      string
 	memory   *podsource.Memory
-	nodeName string // set by New
-	read     func(file string) (*corev1.Pod, error)
-	changed  chan struct{} // one slot
+	nodeName string                                 // set by New
+	read     func(file string) (*corev1.Pod, error) // readPod
+	changed  chan struct{}                          // one slot
 
 	writing slot // for who changes pods and writes them to disk; guards loaded
 	loaded  bool
@@ -156,11 +156,12 @@ func (s *Store) replaceFile(pod *corev1.Pod) error {
 		return e.Location == file || e.Location == file+atomicfile.DamagedSuffix
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !slices.ContainsFunc(s.errs, isOf) {
+	failed := slices.ContainsFunc(s.errs, isOf)
+	s.errs = slices.DeleteFunc(slices.Clone(s.errs), isOf)
+	s.mu.Unlock()
+	if !failed {
 		return nil
 	}
-	s.errs = slices.DeleteFunc(slices.Clone(s.errs), isOf)
 	if err := os.Remove(file + atomicfile.DamagedSuffix); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -181,7 +182,7 @@ func (s *Store) file(pod *corev1.Pod) string {
 // cannot be read.
 func readPod(file string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
-	return pod, atomicfile.Load(file, maxFile, func(b []byte) error {
+	return pod, atomicfile.Read(file, maxFile, func(b []byte) error {
 		if err := json.Unmarshal(b, pod); err != nil {
 			return err
 		}
