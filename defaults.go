@@ -100,11 +100,10 @@ func NewCgroups(c *Components) (Cgroups, error) {
 		return nil, nil
 	}
 	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
-	client, _ := settings.Peek[cri.Config](&c.options.Store)
 	return configured(c, cgroup.New, cgroup.Config{
 		Parent: c.Node.CgroupRoot, Driver: c.Node.CgroupDriver, RuntimeDriver: cgroup.RuntimeDriverOf(c.Runtime),
 		Allocatable: c.Node.EffectivePodsCgroupLimits(), PodPidsLimit: c.Node.PodPidsLimit, Owner: c.Owner, Logger: c.Logger,
-		MemoryQoS: c.Node.MemoryQoS, NoCPUQuota: client.Node.NoCPUQuota, HasExclusiveCPUs: podsync.PodHasExclusiveCPUs(c.Logger, injectors.Injectors),
+		MemoryQoS: c.Node.MemoryQoS, NoCPUQuota: settings.Value[cri.Config](&c.options.Store).Node.NoCPUQuota, HasExclusiveCPUs: podsync.PodHasExclusiveCPUs(c.Logger, injectors.Injectors),
 	})
 }
 
@@ -179,6 +178,7 @@ func NewLogRotator(c *Components) (LogRotator, error) {
 			podcache.Lister
 		}{rt, podcache.Lister{Cache: c.PodCache}},
 		LogsDir: c.Node.PodLogsDir, Logger: c.Logger, Hooks: c.Hooks.LogRotation,
+		WaitForEvents: settings.Value[lazycri.Choice](&c.options.Store).Endpoint != "", // without a socket it may be in a bubble
 	})
 }
 

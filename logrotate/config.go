@@ -44,8 +44,12 @@ type Config struct {
 	// and the one for a log that was idle. A log that grows is read when it has grown
 	// halfway to MaxSize, but every 20ms at most. Default: 500ms.
 	SizePollInterval time.Duration
-	Timeout          time.Duration // of ReopenLog. Default: 10s
-	MaxWorkers       int           // concurrent rotations. Default: 4
+	// WaitForEvents has a goroutine wait for the inotify events of idle logs, instead of
+	// looking for them every SizePollInterval, so that a node with nothing to log does not
+	// wake up. In a bubble of testing/synctest it would keep time from advancing.
+	WaitForEvents bool
+	Timeout       time.Duration // of ReopenLog. Default: 10s
+	MaxWorkers    int           // concurrent rotations. Default: 4
 
 	Logger *slog.Logger // Default: discard
 	Hooks  Hooks

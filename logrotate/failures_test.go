@@ -62,8 +62,8 @@ func (f *failingRuntime) set(change func()) {
 	change()
 }
 
-// sleep sleeps, and waits until all that was due by then has been done.
-func sleep(d time.Duration) {
+// pass sleeps, and waits until all that was due by then has been done.
+func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -93,16 +93,16 @@ func TestRotator_SurvivesListErrors(t *testing.T) {
 		rt := &failingRuntime{logFiles: newLogFiles(t, 2), listErr: errors.New("boom")}
 		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		rt.write(t, 0, string(make([]byte, 2000)))
-		sleep(15 * time.Second)
+		pass(15 * time.Second)
 		assert.Empty(t, rt.reopened(), "nothing is known yet")
 		assert.Equal(t, 2, strings.Count(log.String(), `msg="listing pods for log rotation failed" err=boom`))
 		rt.set(func() { rt.listErr = nil })
-		sleep(10 * time.Second)
+		pass(10 * time.Second)
 		assert.Equal(t, []string{"0"}, rt.reopened())
 		rt.set(func() { rt.listErr = errors.New("again") })
-		sleep(10 * time.Second)
+		pass(10 * time.Second)
 		rt.write(t, 1, string(make([]byte, 2000)))
-		sleep(time.Second)
+		pass(time.Second)
 		assert.Equal(t, []string{"0", "1"}, rt.reopened())
 		stop()
 	})
@@ -196,7 +196,7 @@ func TestRotator_RetriesWithBackOff(t *testing.T) {
 			},
 		}})
 		rt.write(t, 0, string(make([]byte, 2000)))
-		sleep(10 * time.Minute)
+		pass(10 * time.Minute)
 		require.Greater(t, len(rt.reopenAt), 12)
 		for i, seconds := range []int{1, 4, 9, 16, 25, 36, 49, 60, 60, 60} {
 			wait := time.Duration(seconds) * time.Second
@@ -206,12 +206,12 @@ func TestRotator_RetriesWithBackOff(t *testing.T) {
 		require.ErrorIs(t, reported[0], boom)
 
 		rt.set(func() { rt.reopenErr = nil })
-		sleep(time.Minute)
+		pass(time.Minute)
 		require.NoError(t, reported[len(reported)-1])
 		assert.Equal(t, []string{"0"}, rt.reopened())
 		rt.set(func() { rt.reopenErr, rt.reopenAt = boom, nil })
 		rt.write(t, 0, string(make([]byte, 2006)))
-		sleep(3 * time.Second)
+		pass(3 * time.Second)
 		require.Len(t, rt.reopenAt, 2, "the back-off has been reset")
 		assert.Equal(t, time.Second, rt.reopenAt[1].Sub(rt.reopenAt[0]))
 		stop()
@@ -225,11 +225,11 @@ func TestRotator_RetriesReopening(t *testing.T) {
 		rt := &failingRuntime{logFiles: newLogFiles(t, 1), reopenErr: errors.New("boom")}
 		require.NoError(t, os.Rename(rt.log(0), rt.log(0)+".20260101-000000.000000000"))
 		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		sleep(time.Minute)
+		pass(time.Minute)
 		assert.Less(t, len(rt.reopenAt), 10, "with a growing interval")
 		assert.Contains(t, log.String(), `msg="reopening container log failed" path=ns_p0_u/app/0.log err=boom`)
 		rt.set(func() { rt.reopenErr = nil })
-		sleep(6 * time.Minute)
+		pass(6 * time.Minute)
 		assert.Equal(t, []string{"0"}, rt.reopened(), "once")
 		assert.FileExists(t, rt.log(0))
 		stop()
@@ -249,7 +249,7 @@ func TestRotator_ReopenIsBounded(t *testing.T) {
 			},
 		}})
 		rt.write(t, 0, string(make([]byte, 2000)))
-		sleep(10 * time.Second)
+		pass(10 * time.Second)
 		assert.Len(t, rt.reopenAt, 1)
 		startTime := time.Now()
 		stop()
@@ -268,11 +268,11 @@ func TestRotator_BoundsWorkers(t *testing.T) {
 			rt.write(t, i, string(make([]byte, 2000)))
 		}
 		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Timeout: time.Minute, MaxWorkers: 2})
-		sleep(30 * time.Second)
+		pass(30 * time.Second)
 		rt.set(func() { assert.Len(t, rt.reopenAt, 2) })
-		sleep(31 * time.Second)
+		pass(31 * time.Second)
 		rt.set(func() { assert.Len(t, rt.reopenAt, 4); rt.block = false })
-		sleep(2 * time.Minute)
+		pass(2 * time.Minute)
 		reopened := rt.reopened()
 		slices.Sort(reopened)
 		assert.Equal(t, []string{"0", "1", "2", "3", "4"}, reopened)
@@ -289,13 +289,13 @@ func TestRotator_LogsUnreadableLogs(t *testing.T) {
 		require.NoError(t, os.RemoveAll(dir))
 		require.NoError(t, os.WriteFile(dir, nil, 0o600))
 		stop := run(t, Config{Runtime: c, LogsDir: c.dir, MaxSize: 1000, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		sleep(65 * time.Second)
+		pass(65 * time.Second)
 		lines := strings.Count(log.String(), `msg="checking container log failed" path=ns_p0_u/app/0.log err=`)
 		assert.InDelta(t, 11, lines, 1, "after 0.5, 1, 2, 4, 8 s, and each 10 s")
 		require.NoError(t, os.Remove(dir))
 		require.NoError(t, os.Mkdir(dir, 0o755))
 		c.write(t, 0, string(make([]byte, 2000)))
-		sleep(time.Minute)
+		pass(time.Minute)
 		assert.Equal(t, []string{"0"}, c.reopened())
 		stop()
 	})
@@ -312,7 +312,7 @@ func TestRotator_LogsFailedCleanups(t *testing.T) {
 			require.NoError(t, os.WriteFile(c.log(0)+fmt.Sprintf(".2026010%d-000000.000000000", i+2), nil, 0o600))
 		}
 		stop := run(t, Config{Runtime: c, LogsDir: c.dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		sleep(time.Second)
+		pass(time.Second)
 		stop()
 		assert.Contains(t, log.String(), `msg="removing rotated logs failed" path=ns_p0_u/app/0.log err="remove rotated logs of ns_p0_u/app/0.log: `)
 		assert.DirExists(t, stuck)
@@ -358,7 +358,7 @@ func TestRotator_SurvivesHooks(t *testing.T) {
 		}})
 		for range 3 {
 			c.write(t, 0, string(make([]byte, 2000)))
-			sleep(2 * time.Second)
+			pass(2 * time.Second)
 		}
 		stop()
 		assert.Len(t, c.reopened(), 3)

@@ -180,6 +180,9 @@ func TestRotator_WatchesIdleLogs(t *testing.T) {
 	for range 10 {
 		assert.Equal(t, time.Millisecond, l.step())
 	}
+	l.waits = true
+	assert.Equal(t, maxPollInterval, l.step(), "there is no need to look for events")
+	l.waits = false
 	l.list(t.Context())
 	require.Empty(t, l.polled, "listing wakes nobody")
 	assert.Equal(t, polledAt, l.logs["ns_p7_u/app/0.log"].at)

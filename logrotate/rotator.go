@@ -14,6 +14,7 @@ import (
 	"github.com/sublet-dev/agent/internal/logpath"
 	"github.com/sublet-dev/agent/internal/mkdir"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -35,6 +36,7 @@ type Rotator struct {
 	polled   map[*logState]struct{} // of these, those that may be due within MonitorInterval
 	nextDue  time.Time              // none of the others is due before
 	logWatch *logWatch              // for the others; nil without inotify
+	waits    bool                   // for its events
 
 	listed  uint64 // number of lists of containers
 	changes uint64 // of a ChangeCounter, before the last list
@@ -78,25 +80,47 @@ func (r *Rotator) Run(ctx context.Context) error {
 	if r.logWatch, err = newLogWatch(); err != nil {
 		r.cfg.Logger.Warn("falling back to polling container logs, inotify unavailable", logattr.Err(err))
 	}
-	defer r.logWatch.close()
 	defer r.wg.Wait()
+	defer r.logWatch.close()
 	r.wg.Go(func() { r.runCleanup(ctx, root) })
+	var events <-chan struct{} // nil: they are looked for
+	if r.cfg.WaitForEvents {
+		events = r.logWatch.notify(&r.wg)
+	}
+	r.waits = events != nil
 
 	slots := make(chan struct{}, r.cfg.MaxWorkers)
-	list := time.NewTicker(r.cfg.MonitorInterval)
+	list := time.NewTimer(sleep.UntilMultiple(r.cfg.MonitorInterval))
 	defer list.Stop()
 	poll := time.NewTimer(0)
 	defer poll.Stop()
 	r.list(ctx)
+	var lastPoll, nextPoll time.Time
+	setPoll := func(wait time.Duration) {
+		nextPoll = time.Now().Add(wait)
+		poll.Reset(wait)
+	}
+	notified := false
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-list.C:
 			r.list(ctx)
-			poll.Reset(0)
+			list.Reset(sleep.UntilMultiple(r.cfg.MonitorInterval))
+			setPoll(0)
+		case <-events:
+			notified = true
+			if at := lastPoll.Add(r.cfg.SizePollInterval); at.Before(nextPoll) { // with the events of other logs until then
+				setPoll(time.Until(at))
+			}
 		case <-poll.C:
-			poll.Reset(r.pollLogs(ctx, root, slots))
+			lastPoll = time.Now()
+			setPoll(r.pollLogs(ctx, root, slots))
+			if notified {
+				notified = false
+				r.logWatch.awaitNext()
+			}
 		}
 	}
 }
@@ -216,6 +240,9 @@ func (r *Rotator) pollLogs(ctx context.Context, root logRoot, slots chan struct{
 	now := time.Now()
 	next := now.Add(r.cfg.SizePollInterval)
 	if len(r.polled) == 0 {
+		if r.waits {
+			return maxPollInterval
+		}
 		return r.cfg.SizePollInterval
 	}
 	free := r.freeBytes(r.cfg.LogsDir)

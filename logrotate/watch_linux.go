@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,11 +16,14 @@ import (
 // written continuously causes no further events. The methods of a nil logWatch do
 // nothing.
 //
-// It is read without blocking and has no goroutine.
+// It is read without blocking, and has a goroutine only after notify.
 type logWatch struct {
 	fd   int
 	logs map[int32]*logState                 // watched, by descriptor
 	buf  [256 * unix.SizeofInotifyEvent]byte // a file's events have no names
+
+	file  *os.File      // owns fd after notify
+	await chan struct{} // a value has the goroutine wait for events; holds one at most
 }
 
 func newLogWatch() (*logWatch, error) {
@@ -28,10 +34,50 @@ func newLogWatch() (*logWatch, error) {
 	return &logWatch{fd: fd, logs: make(map[int32]*logState)}, nil
 }
 
+// close removes the watches and ends the goroutine.
 func (w *logWatch) close() {
-	if w != nil {
-		_ = unix.Close(w.fd) // this removes the watches
+	switch {
+	case w == nil:
+	case w.file == nil:
+		_ = unix.Close(w.fd)
+	default:
+		_ = w.file.Close()
+		close(w.await)
 	}
+}
+
+// notify returns a channel that has a value once there are events. After awaitNext it has
+// another one for the events from then on. The goroutine for it is one of wg, until close. A
+// nil channel means that events cannot be waited for.
+func (w *logWatch) notify(wg *sync.WaitGroup) <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	file := os.NewFile(uintptr(w.fd), "inotify")
+	w.file, w.await = file, make(chan struct{}, 1)
+	conn, err := file.SyscallConn()
+	if err != nil || file.SetReadDeadline(time.Time{}) != nil {
+		return nil
+	}
+	events := make(chan struct{}, 1)
+	wg.Go(func() {
+		for range w.await {
+			if conn.Read(hasEvents) != nil {
+				return // closed
+			}
+			events <- struct{}{}
+		}
+	})
+	w.awaitNext()
+	return events
+}
+
+// awaitNext is called after the events were read that the channel of notify announced.
+func (w *logWatch) awaitNext() { w.await <- struct{}{} }
+
+func hasEvents(fd uintptr) bool {
+	n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+	return err != nil || n > 0
 }
 
 // watch watches for one write, rename or removal of a log. It reports whether it is

@@ -1,11 +1,13 @@
 package logrotate
 
 import (
+	"context"
 	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -247,4 +249,66 @@ func TestRotator_WatchesAfterLostEvents(t *testing.T) {
 	poll()
 	assert.Len(t, watches(t, w), 1)
 	assert.Empty(t, r.polled)
+}
+
+// A value announces events, once until the next one is asked for, and the end of the watch ends the goroutine.
+func TestLogWatch_Notify(t *testing.T) {
+	w, err := newLogWatch()
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "log")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	l := new(logState)
+	require.True(t, w.watch(path, l))
+	var wg sync.WaitGroup
+	events := w.notify(&wg)
+	for range 3 {
+		select {
+		case <-events:
+			t.Fatal("a value without an event")
+		case <-time.After(20 * time.Millisecond):
+		}
+		require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+		<-events
+		logs, _ := drain(w)
+		assert.Equal(t, []*logState{l}, logs)
+		require.True(t, w.watch(path, l))
+		w.awaitNext()
+	}
+	require.NoError(t, os.WriteFile(path, []byte("x"), 0o600)) // which is not read
+	w.close()
+	wg.Wait()
+	assert.Nil(t, (*logWatch)(nil).notify(&wg))
+}
+
+// CG-3: a node with idle logs waits for their events: no timer fires in this time.
+func TestRotator_WaitsForEvents(t *testing.T) {
+	c := newLogFiles(t, 3)
+	r, err := New(Config{Runtime: c, LogsDir: c.dir, MaxSize: 1000, SizePollInterval: 10 * time.Millisecond, MonitorInterval: time.Hour, WaitForEvents: true})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	polls := make(chan struct{}, 1000) // of logs that are not idle
+	r.freeBytes = func(string) uint64 { polls <- struct{}{}; return 1 << 40 }
+	go func() { ended <- r.Run(ctx) }()
+	awaitIdle := func() {
+		t.Helper()
+		for {
+			select {
+			case <-polls:
+			case <-time.After(100 * time.Millisecond):
+				return
+			}
+		}
+	}
+	awaitIdle()
+	for range 3 {
+		before := len(c.reopened())
+		c.write(t, 1, string(make([]byte, 2000)))
+		require.Eventually(t, func() bool { return len(c.reopened()) == before+1 }, 10*time.Second, time.Millisecond)
+		awaitIdle()
+	}
+	cancel()
+	require.NoError(t, <-ended)
+	assert.Equal(t, []string{"1", "1", "1"}, c.reopened())
+	assert.True(t, r.waits)
 }

@@ -5,6 +5,7 @@ package logrotate
 import (
 	"errors"
 	"fmt"
+	"sync"
 )
 
 // logWatch needs inotify: elsewhere logs are polled.
@@ -15,6 +16,8 @@ func newLogWatch() (*logWatch, error) {
 }
 
 func (*logWatch) close()                                    {}
+func (*logWatch) notify(*sync.WaitGroup) <-chan struct{}    { return nil }
+func (*logWatch) awaitNext()                                {}
 func (*logWatch) watch(string, *logState) bool              { return false }
 func (*logWatch) forget(*logState)                          {}
 func (*logWatch) drainEvents(func(*logState)) (missed bool) { return false }

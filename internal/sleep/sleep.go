@@ -1,4 +1,4 @@
-// Package sleep waits for a duration or the end of a context.
+// Package sleep waits for a duration or the end of a context, and lets timers share wake-ups.
 package sleep
 
 import (
@@ -21,4 +21,12 @@ func For(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// UntilMultiple returns how long it is until the next multiple of period, of which the first is
+// the zero time: more than zero and at most period. Timers that need not be exact fire together
+// by it, so that an idle machine wakes up once for all of them.
+func UntilMultiple(period time.Duration) time.Duration {
+	now := time.Now()
+	return now.Truncate(period).Add(period).Sub(now.Round(0))
 }

@@ -53,3 +53,18 @@ func ExampleFor() {
 	// <nil>
 	// context canceled
 }
+
+// Timers of different periods and starts fire together where their periods allow it.
+func TestUntilMultiple(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // which starts at a full hour
+		began := time.Now()
+		assert.Equal(t, 5*time.Second, sleep.UntilMultiple(5*time.Second))
+		time.Sleep(7*time.Second + 250*time.Millisecond)
+		for _, period := range []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second} {
+			next := time.Since(began) + sleep.UntilMultiple(period)
+			assert.Zero(t, next%period, "%s", period)
+			assert.Greater(t, next, time.Since(began))
+			assert.LessOrEqual(t, next, time.Since(began)+period)
+		}
+	})
+}
