@@ -62,6 +62,9 @@ func (s *Syncer) hasExclusiveCPUs(pod *corev1.Pod, container string) bool {
 // markExclusiveCPUs returns the observed pod in which the containers with CPUs for themselves
 // are marked, so that they do not seem to lack their CPU limits. observed is not changed.
 func (s *Syncer) markExclusiveCPUs(pod *corev1.Pod, observed runtime.Pod) runtime.Pod {
+	if len(cpuAssigners(s.cfg.Injectors)) == 0 {
+		return observed
+	}
 	var copied bool
 	for i := range observed.Containers {
 		c := &observed.Containers[i]

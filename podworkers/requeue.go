@@ -28,7 +28,7 @@ const (
 	maxEventDelay = time.Second
 	// mergeWindow aligns resyncs, so that an idle machine does not wake up for each
 	// pod.
-	mergeWindow = time.Second
+	mergeWindow = 5 * time.Second
 )
 
 func (s *podState) setRequeueAt(at time.Time, e *effect) {

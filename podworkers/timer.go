@@ -1,6 +1,7 @@
 package podworkers
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -55,23 +56,26 @@ func (w *Workers) requeueDue() {
 				w.wg.Go(func() { w.work(uid) })
 			}
 		}
-		w.workTogether(unchanged)
+		for uids := range slices.Chunk(unchanged, maxTogether) {
+			w.workTogether(uids)
+		}
 	}
 	w.setTimer()
 	w.mu.Unlock()
 	w.deliver()
 }
 
-// handOffAfter is how long the resyncs of a moment may take in one goroutine.
-const handOffAfter = 5 * time.Millisecond
+const (
+	// handOffAfter is how long resyncs may take that share a goroutine.
+	handOffAfter = 5 * time.Millisecond
+	// maxTogether resyncs take a millisecond.
+	maxTogether = 64
+)
 
 // workTogether makes the calls of pods that the caller has claimed, and that probably need
 // nothing, one pod after another in one goroutine: for most of them a goroutine would cost
 // more than the call. If a call blocks, the others get a goroutine each. The caller holds mu.
 func (w *Workers) workTogether(uids []types.UID) {
-	if len(uids) == 0 {
-		return
-	}
 	var begun atomic.Int64
 	next := func() (uid types.UID, ok bool) {
 		if i := begun.Add(1) - 1; i < int64(len(uids)) {
