@@ -182,7 +182,7 @@ func TestRuntimeHealth(t *testing.T) {
 }
 
 // SL-11: postponed work is retried once per housekeeping period while the runtime is
-// ready, and the log has each change of its readiness.
+// ready, and once a minute if there is none. The log has each change of its readiness.
 func TestLoop_RevisitsWhileRuntimeReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
@@ -205,6 +205,14 @@ func TestLoop_RevisitsWhileRuntimeReady(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		assert.EqualValues(t, 5, handler.revisits.Load())
+		handler.done.Store(true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.EqualValues(t, 6, handler.revisits.Load())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.EqualValues(t, 7, handler.revisits.Load())
+		handler.done.Store(false)
 		down := errors.New("no socket")
 		failure.Store(&down)
 		time.Sleep(time.Minute)
@@ -225,9 +233,15 @@ type readyFunc func() error
 func (f readyFunc) Ready(context.Context) error { return f() }
 func (readyFunc) Recheck() <-chan struct{}      { return nil }
 
-type countingHandler struct{ revisits atomic.Int32 }
+type countingHandler struct {
+	revisits atomic.Int32
+	done     atomic.Bool // nothing is left to be retried
+}
 
 func (*countingHandler) HandlePodChange(podsource.Change)                  {}
 func (*countingHandler) HandlePodSync(types.UID, podworkers.RequeueReason) {}
 func (*countingHandler) HandlePodRecreations([]types.UID)                  {}
-func (h *countingHandler) Revisit([]types.UID)                             { h.revisits.Add(1) }
+func (h *countingHandler) Revisit([]types.UID) bool {
+	h.revisits.Add(1)
+	return !h.done.Load()
+}

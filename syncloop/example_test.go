@@ -26,7 +26,7 @@ func (printing) HandlePodSync(uid types.UID, why podworkers.RequeueReason) {
 	fmt.Println("wake", uid, why)
 }
 func (printing) HandlePodRecreations([]types.UID) {}
-func (printing) Revisit([]types.UID)              {}
+func (printing) Revisit([]types.UID) bool         { return false }
 
 // A Loop requires only changes and a Handler. It ends when the changes do.
 func Example() {

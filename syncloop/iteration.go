@@ -34,8 +34,10 @@ type runner struct {
 	cleaningUp      bool               // a cleanup runs
 	cleanupNeeded   bool               // there is a reason for another
 	lastCleanupAt   time.Time          // start of the last cleanup of all pods
-	housekeeping    *time.Ticker       // also keeps iterations coming, for Healthy
-	paused          bool               // LoopWorkers.PauseRequeues was called with this
+	retryNeeded     bool               // Handler.Revisit has something to do later
+	housekeeping    *time.Timer        // also keeps iterations coming, for Healthy
+	schedule        housekeepingSchedule
+	paused          bool // LoopWorkers.PauseRequeues was called with this
 	wg              sync.WaitGroup
 }
 
@@ -50,8 +52,8 @@ type cleanupResult struct {
 func (l *Loop) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &runner{
-		Loop: l, checks: make(chan check), cleanupDone: make(chan cleanupResult, 1), cleanupNeeded: true,
-		housekeeping: time.NewTicker(l.cfg.HousekeepingPeriod),
+		Loop: l, checks: make(chan check), cleanupDone: make(chan cleanupResult, 1), cleanupNeeded: true, retryNeeded: true,
+		housekeeping: time.NewTimer(l.cfg.HousekeepingPeriod), schedule: newHousekeepingSchedule(time.Now(), l.cfg.HousekeepingPeriod, l.cfg.IdleHousekeepingPeriod),
 	}
 	if l.cfg.Cleaner != nil {
 		defer l.cfg.Cleaner.Wait()
@@ -100,7 +102,7 @@ func (r *runner) iterate(ctx context.Context) (startTime time.Time, in Input, ok
 	case <-ctx.Done():
 		return time.Time{}, "", false
 	case c, open := <-changes:
-		startTime, in, r.cleanupNeeded = time.Now(), InputChange, true
+		startTime, in, r.cleanupNeeded, r.retryNeeded = time.Now(), InputChange, true, true
 		if !open {
 			r.cfg.Logger.Info("pod configuration channel closed, stopping sync loop")
 			return time.Time{}, "", false
@@ -114,20 +116,22 @@ func (r *runner) iterate(ctx context.Context) (startTime time.Time, in Input, ok
 		r.handleProbeResults(r.cfg.Probes.Drain())
 	case <-r.housekeeping.C:
 		startTime, in = time.Now(), InputHousekeeping
+		r.schedule.ran(startTime)
 		if r.health.ready {
-			r.cfg.Handler.Revisit(nil)
+			r.retryNeeded = r.cfg.Handler.Revisit(nil)
 		}
 		r.cleanUpAll(ctx, startTime)
 	case <-finished:
 		startTime, in, r.cleanupNeeded = time.Now(), InputHousekeeping, true
 		uids := r.cfg.Workers.DrainFinished()
-		r.cfg.Handler.Revisit(uids)
+		r.retryNeeded = r.cfg.Handler.Revisit(uids)
 		r.startCleanup(func(c Cleaner) cleanupResult { return cleanupResult{recreated: c.CleanupFinished(ctx, uids)} })
 	case result := <-r.cleanupDone:
 		startTime, in = time.Now(), InputHousekeeping
 		r.cleaningUp = false
 		r.setCleanupSince(time.Time{})
 		r.cleanupNeeded = r.cleanupNeeded || !result.settled
+		r.retryNeeded = r.retryNeeded || len(result.recreated) > 0 // they may be rejected
 		r.cfg.Handler.HandlePodRecreations(result.recreated)
 	case c := <-r.checks:
 		startTime, in = time.Now(), InputRuntime
@@ -219,6 +223,7 @@ func (r *runner) endIteration() {
 		r.paused = !r.health.ready
 		r.cfg.Workers.PauseRequeues(r.paused)
 	}
+	r.scheduleHousekeeping(now)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.iterationAt, r.runtimeErr = now, runtimeErr

@@ -26,9 +26,10 @@ type Handler interface {
 	// HandlePodRecreations handles pods that were desired again during their termination
 	// or during the removal of their resources, after that has ended.
 	HandlePodRecreations(uids []types.UID)
-	// Revisit retries postponed work. It is called when pods have finished, and once per
-	// HousekeepingPeriod with none.
-	Revisit(finished []types.UID)
+	// Revisit retries postponed work, and reports whether something is left to be retried. It is
+	// called when pods have finished, and with none once per HousekeepingPeriod after a change
+	// and as long as something is left, else once per IdleHousekeepingPeriod.
+	Revisit(finished []types.UID) (retryNeeded bool)
 }
 
 // Cleaner removes what finished, deleted and orphaned pods have left. Its methods run

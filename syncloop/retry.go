@@ -89,8 +89,9 @@ func (p *PodManager) waiting(evicted bool, due func(*retry) bool) []*corev1.Pod 
 // Revisit retries rejected and evicted pods that are due. The retry of a finished pod
 // that was evicted is postponed; other finished pods have freed resources, so that all
 // rejected pods and deferred resizes are retried. Resizes are also retried once per
-// resizeRetryPeriod, because the result of an admitter can depend on other things.
-func (p *PodManager) Revisit(finished []types.UID) {
+// resizeRetryPeriod, because the result of an admitter can depend on other things. It reports
+// whether pods wait for a retry, for others to end, or for a resize.
+func (p *PodManager) Revisit(finished []types.UID) (retryNeeded bool) {
 	now := time.Now()
 	for _, uid := range finished {
 		p.postponeEvicted(uid, now)
@@ -107,12 +108,24 @@ func (p *PodManager) Revisit(finished []types.UID) {
 		p.retryResizes(now)
 	}
 	evicted := p.waiting(true, due)
-	if len(evicted) == 0 || p.cfg.UnderPressure() {
-		return
+	if len(evicted) > 0 && !p.cfg.UnderPressure() {
+		for _, pod := range evicted {
+			p.retryEvicted(pod, now)
+		}
 	}
-	for _, pod := range evicted {
-		p.retryEvicted(pod, now)
+	return len(p.preemptors) > 0 || len(p.pendingResizes) > 0 || p.willRetry()
+}
+
+// willRetry reports whether a rejected or evicted pod waits for its retry.
+func (p *PodManager) willRetry() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.retries {
+		if !r.at.IsZero() {
+			return true
+		}
 	}
+	return false
 }
 
 // postponeEvicted plans the retry of a finished pod, if it was evicted.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtimestate"
 )
 
@@ -91,7 +92,7 @@ func (l *Loop) watchRuntime(ctx context.Context, checks chan<- check) {
 		}
 		if c.err == nil {
 			backOff = firstBackOff
-			timer.Reset(l.cfg.RuntimeCheckPeriod)
+			timer.Reset(sleep.UntilMultiple(l.cfg.RuntimeCheckPeriod))
 			continue
 		}
 		timer.Reset(backOff)
