@@ -7,6 +7,7 @@ import "time"
 // no reason for it, so that an idle node does not wake up.
 type housekeepingSchedule struct {
 	start, last  time.Time // last: when it came last, at first start
+	due          time.Time // when it is needed, whatever else the loop does meanwhile; zero: it is not needed
 	period, idle time.Duration
 }
 
@@ -14,32 +15,43 @@ func newHousekeepingSchedule(start time.Time, period, idle time.Duration) housek
 	return housekeepingSchedule{start: start, last: start, period: period, idle: idle}
 }
 
-func (s *housekeepingSchedule) ran(at time.Time) { s.last = at }
+func (s *housekeepingSchedule) ran(at time.Time) { s.last, s.due = at, time.Time{} }
 
-// next returns when housekeeping is due.
+// next returns when housekeeping is due, which is in the past if other inputs came first.
 func (s *housekeepingSchedule) next(now, lastCleanupAt time.Time, needed bool) time.Time {
-	from := s.last.Add(s.idle)
 	switch {
-	case needed:
-		from = now
-	case !lastCleanupAt.IsZero():
-		from = lastCleanupAt.Add(s.idle)
+	case !needed && lastCleanupAt.IsZero():
+		s.due = time.Time{}
+		return s.multiple(s.last.Add(s.idle))
+	case !needed:
+		s.due = time.Time{}
+		return s.multiple(lastCleanupAt.Add(s.idle))
+	case s.due.IsZero():
+		s.due = s.multiple(now)
 	}
-	if from.Before(s.last) {
-		from = s.last
-	}
-	at := s.start.Add(from.Sub(s.start) / s.period * s.period)
-	if at.Before(from) || !at.After(s.last) {
-		return at.Add(s.period)
-	}
-	return at
+	return s.due
 }
 
-// scheduleHousekeeping sets the timer of the next housekeeping. It is also what notices that
-// the checks of the runtime have stopped.
+// multiple returns the first multiple of the period from at on that comes after the last housekeeping.
+func (s *housekeepingSchedule) multiple(at time.Time) time.Time {
+	if at.Before(s.last) {
+		at = s.last
+	}
+	multiple := s.start.Add(at.Sub(s.start) / s.period * s.period)
+	if multiple.Before(at) || !multiple.After(s.last) {
+		return multiple.Add(s.period)
+	}
+	return multiple
+}
+
+// scheduleHousekeeping sets the timer of the next housekeeping. It also keeps iterations coming,
+// and notices that the checks of the runtime have stopped.
 func (r *runner) scheduleHousekeeping(now time.Time) {
 	needed := r.cleanupNeeded && r.cfg.Cleaner != nil || r.retryNeeded || !r.health.ready
 	at := r.schedule.next(now, r.lastCleanupAt, needed)
+	if latest := now.Add(maxIterationAge / 2); latest.Before(at) {
+		at = latest
+	}
 	if r.cfg.RuntimeState != nil && r.health.ready {
 		if expires := r.health.lastReadyAt.Add(r.cfg.RuntimeSyncThreshold + time.Millisecond); expires.Before(at) {
 			at = expires

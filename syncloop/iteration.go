@@ -35,7 +35,7 @@ type runner struct {
 	cleanupNeeded   bool               // there is a reason for another
 	lastCleanupAt   time.Time          // start of the last cleanup of all pods
 	retryNeeded     bool               // Handler.Revisit has something to do later
-	housekeeping    *time.Timer        // also keeps iterations coming, for Healthy
+	housekeeping    *time.Timer        // see scheduleHousekeeping
 	schedule        housekeepingSchedule
 	paused          bool // LoopWorkers.PauseRequeues was called with this
 	wg              sync.WaitGroup

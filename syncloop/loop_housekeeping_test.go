@@ -79,6 +79,32 @@ func TestLoop_HousekeepingDoesNotBlock(t *testing.T) {
 	})
 }
 
+// SL-6: housekeeping comes also if the loop always has something else to do when it is due.
+func TestLoop_HousekeepingWhenBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &fakeCleaner{}
+		var probes *backlog[probe.ResultChange]
+		b := start(t, func(b *loopEnv, c *Config) {
+			c.Cleaner, k.callLog, probes = k, &b.log, b.probes
+			c.Hooks.IterationEnded = func(Input, time.Duration) {
+				time.Sleep(3 * time.Millisecond) // no multiple of which is one of the period's
+				probes.put(probe.ResultChange{UID: "a"})
+			}
+		})
+		b.probes.put(probe.ResultChange{UID: "a"})
+		time.Sleep(time.Minute)
+		passes := 0
+		for _, line := range b.log.take() {
+			if strings.HasSuffix(line, " housekeep") {
+				passes++
+			}
+		}
+		assert.Greater(t, passes, 25, "one in 2 s")
+		b.cancel()
+		assert.NoError(t, <-b.stopped)
+	})
+}
+
 // SL-6: when all is settled, housekeeping runs once a minute; after something has happened
 // it runs within 2 s.
 func TestLoop_HousekeepingWhenIdle(t *testing.T) {

@@ -239,6 +239,7 @@ func TestStuckLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		b := start(t, func(_ *loopEnv, c *Config) {
+			c.IdleHousekeepingPeriod = 24 * time.Hour
 			c.Hooks.IterationEnded = func(in Input, _ time.Duration) {
 				if in == InputProbe {
 					<-release
