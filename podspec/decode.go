@@ -195,6 +195,11 @@ func (d *decoder) object(raw []byte, given metav1.TypeMeta, depth int) (what str
 	case h.APIVersion == "":
 		return what, errors.New("apiVersion: required")
 	}
+	if h.Kind != ConfigMap && h.Kind != Secret {
+		if err := checkQuantities(raw); err != nil {
+			return what, err
+		}
+	}
 	if known, err := d.storageObject(raw, h.TypeMeta); known {
 		return what, err
 	}

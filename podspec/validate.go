@@ -21,8 +21,11 @@ import (
 // kind of node does not support.
 func Validate(pod *corev1.Pod) error {
 	v := validator{pod: pod, volumes: make(map[string]*corev1.Volume, len(pod.Spec.Volumes))}
-	v.meta(field.NewPath("metadata"))
-	v.spec(field.NewPath("spec"))
+	v.amounts(field.NewPath("spec"))
+	if len(v.errs) == 0 { // else checks that compare them would not end
+		v.meta(field.NewPath("metadata"))
+		v.spec(field.NewPath("spec"))
+	}
 	return v.all()
 }
 
