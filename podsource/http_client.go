@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"time"
 
 	"github.com/sublet-dev/agent/podspec"
@@ -151,10 +152,26 @@ func (s *server) get(ctx context.Context, client *http.Client, a *pollState) (*p
 	return &next, err
 }
 
-// withoutURL removes the URL from errors of package net/http, whose query may be secret.
+// withoutURL removes the URL from errors of package net/http, whose query may be secret, and the local address of a
+// connection, by which one outage would be a new error at each attempt.
 func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
-		return u.Err
+		err = u.Err
+	}
+	if text := localAddress.ReplaceAllString(err.Error(), ""); text != err.Error() {
+		return &connectionError{text, err}
 	}
 	return err
 }
+
+// localAddress is how package net writes the local end of a connection.
+var localAddress = regexp.MustCompile(`[^ ]+:[0-9]+->`)
+
+// connectionError is an error with another text.
+type connectionError struct {
+	text string
+	err  error
+}
+
+func (e *connectionError) Error() string { return e.text }
+func (e *connectionError) Unwrap() error { return e.err }

@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,6 +115,42 @@ func TestHTTP_FailsAndRecovers(t *testing.T) {
 		assert.Empty(t, r.errors())
 		s.says(200, `{"apiVersion":"v1","kind":"PodList","items":[]}`)
 		assert.Equal(t, []string{"REMOVE a x-n1=2"}, step(), "a list of none")
+	})
+}
+
+// roundTripFunc is an http.RoundTripper.
+type roundTripFunc func(*http.Request) (*http.Response, error)
+
+func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// SR-6: an outage is one error from its first to its last attempt, although each has another local port.
+func TestHTTP_OneErrorPerOutage(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		port := 41000
+		local := func() net.Addr {
+			port++
+			return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: port}
+		}
+		server := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 443}
+		for name, fail := range map[string]func() error{
+			"reset": func() error {
+				return &net.OpError{Op: "read", Net: "tcp", Source: local(), Addr: server, Err: syscall.ECONNRESET}
+			},
+			"DNS": func() error {
+				return &net.DNSError{Err: fmt.Sprintf("read udp %s->%s: connection refused", local(), server), Name: "cfg", Server: "10.0.0.1:53"}
+			},
+		} {
+			source := ask(t, podsource.HTTPConfig{Transport: roundTripFunc(func(*http.Request) (*http.Response, error) { return nil, fail() })})
+			r := start(t, source)
+			synctest.Wait()
+			first := r.mux.Errors()
+			require.Len(t, first, 1, name)
+			assert.Contains(t, first[0].Error(), "10.0.0.1:443: connection re", name)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			assert.Equal(t, first[0].Since, r.mux.Errors()[0].Since, name)
+			assert.Equal(t, first[0].Error(), r.mux.Errors()[0].Error(), name)
+		}
 	})
 }
 

@@ -147,22 +147,45 @@ func (c counter) claim(d *sourceState, e *entry) nameClaim {
 	return nameClaim{source: d.source, origin: e.origin, nth: n}
 }
 
-// place adds the owners of their names to the set and rejects all other pods.
+// place adds the owners of their names to the set and rejects all other pods. A name whose owner
+// is rejected for its UID goes to the next pod that has it.
 func (u *mergedSet) place(sources []*sourceState, contested map[string]bool) {
-	var rejected []*entry
+	type claimant struct {
+		*entry
+		claim nameClaim
+	}
+	var others, rejected []claimant
 	for _, d := range sources {
 		nth := counter{}
 		for _, e := range d.entries {
-			if contested[e.full] && u.owner[e.full] != nth.claim(d, e) || u.byUID[e.pod.UID] != nil {
-				rejected = append(rejected, e)
+			c := claimant{entry: e}
+			if contested[e.full] {
+				c.claim = nth.claim(d, e)
+			}
+			if contested[e.full] && u.owner[e.full] != c.claim || u.byUID[e.pod.UID] != nil {
+				others = append(others, c)
 				continue
 			}
-			u.pods = append(u.pods, e)
 			u.byUID[e.pod.UID], u.byFull[e.full] = e, e
 		}
 	}
-	for _, e := range rejected {
-		u.reject(e)
+	for _, c := range others {
+		if u.byFull[c.full] != nil || u.byUID[c.pod.UID] != nil {
+			rejected = append(rejected, c)
+			continue
+		}
+		u.owner[c.full] = c.claim
+		u.byUID[c.pod.UID], u.byFull[c.full] = c.entry, c.entry
+	}
+	for _, d := range sources {
+		for _, e := range d.entries {
+			if u.byUID[e.pod.UID] == e {
+				u.pods = append(u.pods, e)
+			}
+		}
+	}
+	for _, c := range rejected {
+		u.reject(c.entry)
 	}
 }
 

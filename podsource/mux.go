@@ -232,17 +232,21 @@ func (m *Mux) handleSourceFailure(ctx context.Context, i int, err error) {
 
 // publish replaces the state of source i, merges, and reports new and resolved errors.
 func (m *Mux) publish(ctx context.Context, i int, next *sourceState) {
+	added, resolved := m.replace(i, next)
+	notify.Send(m.dirty)
+	m.report(ctx, added, resolved)
+}
+
+// replace replaces the state of source i and merges. It returns the new and resolved errors.
+func (m *Mux) replace(i int, next *sourceState) (added []rejectedPod, resolved []SourceError) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	previous := m.sources[i]
 	m.sources[i] = next
 	if !m.merged.apply(m.sources, previous, next) {
 		m.merged = merge(m.sources, m.merged.owner)
 	}
-	added, resolved := m.updateErrors()
-	m.mu.Unlock()
-
-	notify.Send(m.dirty)
-	m.report(ctx, added, resolved)
+	return m.updateErrors()
 }
 
 // deliver sends the difference between delivered and desired state, one change at a

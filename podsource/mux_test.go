@@ -157,6 +157,22 @@ func TestMux_DuplicateUID(t *testing.T) {
 	})
 }
 
+// A pod that is rejected for its UID does not keep its name from another source's pod, at once or later.
+func TestMux_DuplicateUIDFreesName(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		x, y, other := pod("x", "1"), pod("y", "1"), pod("y", "2")
+		y.UID, other.UID = x.UID, "uid-other"
+		first, second := podsource.NewMemory(x, y), podsource.NewMemory(other)
+		r := start(t, first, second)
+		assert.ElementsMatch(t, []string{"ADD a x=1", "ADD b y=2"}, r.delivered())
+		assert.Contains(t, r.errors(), "default/y rejected")
+		first.Put(pod("z", "1"))
+		assert.Equal(t, []string{"ADD a z=1"}, r.delivered())
+		second.Delete("default", "y")
+		assert.Equal(t, []string{"REMOVE b y=2"}, r.delivered())
+	})
+}
+
 // A reader that is busy gets the way to what is wanted when it comes back.
 func TestMux_CoalescesChangesForSlowReader(t *testing.T) {
 	bubble(t, func(t *testing.T) {
