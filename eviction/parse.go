@@ -78,6 +78,15 @@ func parseList(flag, list string) ([]Threshold, error) {
 	return out, errors.Join(errs...)
 }
 
+// Operator returns what is between a signal and its value where a threshold is written: ">" for a signal of pressure, of
+// which more is worse, and "<" for all others.
+func (s Signal) Operator() string {
+	if f, _ := infoFor(s); f.pressure {
+		return ">"
+	}
+	return "<"
+}
+
 // parseThreshold parses one expression.
 func parseThreshold(expr string) (Threshold, error) {
 	at := strings.IndexAny(expr, "<>")
@@ -89,11 +98,7 @@ func parseThreshold(expr string) (Threshold, error) {
 	if !ok {
 		return Threshold{}, fmt.Errorf("%q: unknown signal %q", expr, string(signal))
 	}
-	if f.pressure != (expr[at] == '>') {
-		want := "<"
-		if f.pressure {
-			want = ">"
-		}
+	if want := signal.Operator(); expr[at:at+1] != want {
 		return Threshold{}, fmt.Errorf("%q: a threshold on %s must be written with %s", expr, signal, want)
 	}
 	value, err := parseValue(strings.TrimSpace(expr[at+1:]))

@@ -65,9 +65,9 @@ func (c *Config) SetDefault(flag, value string) error {
 func (c *Config) Text(path string) string {
 	switch path {
 	case "evictionHard":
-		return join(c.kubelet.EvictionHard, "<")
+		return joinThresholds(c.kubelet.EvictionHard)
 	case "evictionSoft":
-		return join(c.kubelet.EvictionSoft, "<")
+		return joinThresholds(c.kubelet.EvictionSoft)
 	}
 	return text(valueAt(&c.kubelet, path))
 }

@@ -152,14 +152,14 @@ func list(text string) []string {
 	return strings.Split(text, ",")
 }
 
-// setMap reads key=value,key=value, or key<value as in thresholds of eviction.
+// setMap reads key=value,key=value, or key<value and key>value as in thresholds of eviction.
 func setMap[T any](m *map[string]T, text string, parse func(string) (T, error)) error {
 	result := map[string]T{}
 	if text == "none" { // as package eviction reads it
 		text = ""
 	}
 	for _, entry := range list(text) {
-		i := strings.IndexAny(entry, "=<")
+		i := strings.IndexAny(entry, "=<>")
 		if i < 1 {
 			return fmt.Errorf("entry %q must be name=value", entry)
 		}

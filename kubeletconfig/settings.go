@@ -169,11 +169,20 @@ func (c *Config) thresholds() ([]eviction.Threshold, error) {
 			}
 		}
 	}
-	thresholds, err := eviction.ParseThresholds(join(hard, "<"), join(k.EvictionSoft, "<"), join(k.EvictionSoftGracePeriod, "="), join(k.EvictionMinimumReclaim, "="))
+	thresholds, err := eviction.ParseThresholds(joinThresholds(hard), joinThresholds(k.EvictionSoft), join(k.EvictionSoftGracePeriod, "="), join(k.EvictionMinimumReclaim, "="))
 	if err != nil {
 		return nil, fmt.Errorf("thresholds of eviction: %w", err)
 	}
 	return thresholds, nil
+}
+
+// joinThresholds is join with the operator of each signal.
+func joinThresholds(m map[string]string) string {
+	entries := make([]string, 0, len(m))
+	for _, signal := range slices.Sorted(maps.Keys(m)) {
+		entries = append(entries, signal+eviction.Signal(signal).Operator()+m[signal])
+	}
+	return strings.Join(entries, ",")
 }
 
 func join[T any](m map[string]T, sep string) string {

@@ -123,6 +123,10 @@ func TestSettings_ByFlag(t *testing.T) {
 			want, err := eviction.ParseThresholds("memory.available<1Gi", "nodefs.available<20%", "nodefs.available=1m", "memory.available=1Mi")
 			return err == nil && assert.ObjectsAreEqual(want, s.Eviction.Thresholds)
 		},
+		"-eviction-hard=memory.available<1Gi,memory.psi.some.avg10>20% -eviction-soft=memory.psi.full.avg10>5% -eviction-soft-grace-period=memory.psi.full.avg10=1m": func(s kubeletconfig.Settings) any {
+			want, err := eviction.ParseThresholds("memory.available<1Gi,memory.psi.some.avg10>20%", "memory.psi.full.avg10>5%", "memory.psi.full.avg10=1m", "")
+			return err == nil && assert.ObjectsAreEqual(want, s.Eviction.Thresholds)
+		},
 		"-eviction-hard=none": func(s kubeletconfig.Settings) any {
 			return s.Eviction.Thresholds != nil && len(s.Eviction.Thresholds) == 0
 		},
