@@ -138,19 +138,28 @@ func TestServer_NodeLogs(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(logs, "pods", "0.log"), []byte("a line"), 0o600))
 	require.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
 	require.NoError(t, os.Symlink(secret, filepath.Join(logs, "link")))
+	// As a kubelet lays out the logs of containers.
+	require.NoError(t, os.Mkdir(filepath.Join(logs, "containers"), 0o755))
+	require.NoError(t, os.Symlink(filepath.Join(logs, "pods", "0.log"), filepath.Join(logs, "containers", "c.log")))
+	require.NoError(t, os.Symlink(filepath.Join(logs, "containers", "c.log"), filepath.Join(logs, "twice")))
+	require.NoError(t, os.Symlink(filepath.Join(logs, "endless"), filepath.Join(logs, "endless")))
+	require.NoError(t, os.Symlink(filepath.Join(logs, "..", "secret"), filepath.Join(logs, "out")))
+	require.NoError(t, os.Symlink(filepath.Join(logs, "link"), filepath.Join(logs, "toLink")))
 	n := serveSecure(t, func(cfg *server.Config) { cfg.LogDir = logs })
 	c := n.client(t)
-	status, _, body := n.do(t, c, http.MethodGet, "/logs/pods/0.log", "good")
-	assert.Equal(t, http.StatusOK, status)
-	assert.Equal(t, "a line", body)
-	status, _, body = n.do(t, c, http.MethodGet, "/logs/", "good")
+	for _, path := range []string{"/logs/pods/0.log", "/logs/containers/c.log", "/logs/twice"} {
+		status, _, body := n.do(t, c, http.MethodGet, path, "good")
+		assert.Equal(t, http.StatusOK, status, path)
+		assert.Equal(t, "a line", body, path)
+	}
+	status, _, body := n.do(t, c, http.MethodGet, "/logs/", "good")
 	assert.Equal(t, http.StatusOK, status)
 	assert.Contains(t, body, `<a href="pods/">`)
 	require.NoError(t, unix.Mkfifo(filepath.Join(logs, "fifo"), 0o600))
-	for _, path := range []string{"/logs/link", "/logs/..%2fsecret", "/logs/missing", "/logs/fifo"} {
+	for _, path := range []string{"/logs/link", "/logs/out", "/logs/toLink", "/logs/endless", "/logs/..%2fsecret", "/logs/missing", "/logs/fifo"} {
 		status, _, body = n.do(t, c, http.MethodGet, path, "good")
 		assert.NotEqual(t, http.StatusOK, status, path)
-		assert.NotContains(t, body, "secret\n")
+		assert.NotEqual(t, "secret", body, path)
 	}
 	require.NoError(t, os.RemoveAll(logs))
 	status, _, _ = n.do(t, c, http.MethodGet, "/logs/", "good")

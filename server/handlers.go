@@ -172,7 +172,7 @@ func (s *Server) nodeLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { _ = root.Close() }()
-	http.StripPrefix("/logs/", http.FileServerFS(regularFiles{root})).ServeHTTP(streamedResponse{w, s.newFlushWriter(w)}, r)
+	http.StripPrefix("/logs/", http.FileServerFS(regularFiles{root, s.cfg.LogDir})).ServeHTTP(streamedResponse{w, s.newFlushWriter(w)}, r)
 }
 
 // streamedResponse is a response that may last long.
@@ -185,11 +185,29 @@ type streamedResponse struct {
 func (r streamedResponse) Write(b []byte) (int, error) { return r.body.Write(b) }
 
 // regularFiles are the files and directories of a root without what blocks, such as FIFOs.
-type regularFiles struct{ root *os.Root }
+type regularFiles struct {
+	root *os.Root
+	dir  string // of the root
+}
+
+// maxLogLinks is how many absolute links are followed: one to the log of a container, and one of a runtime.
+const maxLogLinks = 3
 
 // Open implements fs.FS.
 func (r regularFiles) Open(name string) (fs.File, error) {
-	f, err := r.root.OpenFile(filepath.FromSlash(name), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	name = filepath.FromSlash(name)
+	open := func() (*os.File, error) {
+		return r.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	}
+	f, err := open()
+	for range maxLogLinks {
+		target, ok := r.linkTarget(name)
+		if err == nil || !ok {
+			break
+		}
+		name = target
+		f, err = open()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -201,6 +219,21 @@ func (r regularFiles) Open(name string) (fs.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// linkTarget returns where an absolute link leads, if that is below the root. An os.Root follows none, but the links to the
+// logs of containers are absolute, as those of a kubelet.
+func (r regularFiles) linkTarget(name string) (target string, ok bool) {
+	link, err := r.root.Readlink(name)
+	if err != nil || !filepath.IsAbs(link) {
+		return "", false
+	}
+	dir, err := filepath.Abs(r.dir)
+	if err != nil {
+		return "", false
+	}
+	target, err = filepath.Rel(dir, link)
+	return target, err == nil && filepath.IsLocal(target)
 }
 
 // fail responds with an error of the node. fallback is the status of an error that

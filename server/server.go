@@ -81,7 +81,7 @@ type Config struct {
 	Configz func() any
 	Flagz   func() map[string]string // the flags of the process, of /flagz. They must contain no secret
 	UI      http.Handler             // of /ui/, a page for people: a ui.Page. Its paths begin after /ui
-	LogDir  string                   // of /logs/, such as /var/log. Links that lead out of it are not followed
+	LogDir  string                   // of /logs/, such as /var/log. Links that lead out of it are not followed; absolute ones are, if a file is one
 	// KubeAPI serves /api, /apis, /openapi and /version, for kubectl without a cluster, and
 	// enables /livez and /readyz. It needs TLS, Authenticators and an Authorizer.
 	KubeAPI KubeAPI
