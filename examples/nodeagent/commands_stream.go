@@ -50,9 +50,10 @@ func (c *client) attach(ctx context.Context, args []string) error {
 	return c.connect(ctx, c.url(q, "attach", c.ns(), pod, container), o)
 }
 
-// connect connects streams; with a terminal, that of this process passes all keys on.
+// connect connects streams; with a terminal and input, that of this process passes all keys on. Without input its own
+// keys, such as Ctrl-C, must work.
 func (c *client) connect(ctx context.Context, u *url.URL, o podstream.Options) error {
-	if o.TTY {
+	if o.TTY && o.Stdin != nil {
 		sizes, restore := rawTerminal(ctx, c.in)
 		defer restore()
 		o.Resize = sizes

@@ -24,7 +24,7 @@ func TestFlags_KubeletConfiguration(t *testing.T) {
 	var got map[string]any
 	require.NoError(t, json.Unmarshal(b, &got))
 	for field, want := range map[string]any{
-		"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1", "staticPodURL": "http://user:xxxxx@127.0.0.1/pods", "address": "127.0.0.1", "port": 10250.0,
+		"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1", "staticPodURL": "http://127.0.0.1/pods", "address": "127.0.0.1", "port": 10250.0,
 		"tlsCertFile": "/c", "maxParallelImagePulls": 1.0, "clusterDNS": []any{"10.0.0.10", "fd00::10"}, "evictionHard": map[string]any{"memory.available": "1Gi", "nodefs.available": "10%"},
 		"evictionMinimumReclaim": map[string]any{"memory.available": "50Mi"}, "kubeReserved": map[string]any{"cpu": "100m"}, "containerRuntimeEndpoint": "unix:///run/c.sock",
 		"enableProfilingHandler": false, "enableSystemLogHandler": false, "podPidsLimit": -1.0, "syncFrequency": "1m0s",

@@ -134,6 +134,7 @@ func (f *configFlags) limit(cfg *server.Config) error {
 	cfg.StreamIdleTimeout = k.StreamingConnectionIdleTimeout.Duration
 	if !*k.EnableDebuggingHandlers {
 		cfg.Logs, cfg.Streams, cfg.Commands = nil, nil, nil
+		cfg.RunningPods, cfg.LogDir, cfg.Profiling = nil, "", false
 	}
 	return f.limitTLS(cfg)
 }
@@ -152,7 +153,7 @@ func (f *configFlags) limitTLS(cfg *server.Config) error {
 func (f *flags) kubeletConfiguration() *v1beta1.KubeletConfiguration {
 	k := f.config.effective.Kubelet()
 	k.APIVersion, k.Kind = v1beta1.SchemeGroupVersion.String(), "KubeletConfiguration"
-	k.StaticPodURL, k.StaticPodURLHeader = withoutPassword(k.StaticPodURL), nil
+	k.StaticPodURL, k.StaticPodURLHeader = withoutSecrets(k.StaticPodURL), nil
 	if host, port, err := net.SplitHostPort(f.serverAddr()); err == nil {
 		n, _ := strconv.ParseUint(port, 10, 16) // 0: a name of a service
 		k.Address, k.Port = host, int32(n)
@@ -160,11 +161,11 @@ func (f *flags) kubeletConfiguration() *v1beta1.KubeletConfiguration {
 	return k
 }
 
-// withoutPassword hides the password of a URL.
-func withoutPassword(text string) string {
+// withoutSecrets returns scheme, host and path of a URL: a token may be its user, password or query.
+func withoutSecrets(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
 		return ""
 	}
-	return u.Redacted()
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }

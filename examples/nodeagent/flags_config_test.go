@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"io"
 	"log/slog"
@@ -104,9 +105,12 @@ streamingConnectionIdleTimeout: 5m
 	assert.Equal(t, "127.0.0.1:10350", f.listen.https)
 	assert.Empty(t, f.listen.addr)
 	certificates := &tls.Config{ServerName: "kept", MinVersion: tls.VersionTLS12}
-	cfg := server.Config{TLS: certificates, Logs: logs{}}
+	cfg := server.Config{TLS: certificates, Logs: logs{}, LogDir: "/var/log", Profiling: true, RunningPods: func(context.Context) ([]*corev1.Pod, error) { return nil, nil }}
 	require.NoError(t, f.config.limit(&cfg))
 	assert.Nil(t, cfg.Logs)
+	assert.Nil(t, cfg.RunningPods, "nor are those served that have flags of their own")
+	assert.Empty(t, cfg.LogDir)
+	assert.False(t, cfg.Profiling)
 	assert.Equal(t, 5*time.Minute, cfg.StreamIdleTimeout)
 	assert.Equal(t, uint16(tls.VersionTLS13), cfg.TLS.MinVersion)
 	assert.Equal(t, "kept", cfg.TLS.ServerName)

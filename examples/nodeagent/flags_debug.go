@@ -36,7 +36,7 @@ func (f *debugFlags) remember(fs *flag.FlagSet) {
 		switch {
 		case unsupported, fl.Name == "manifest-url-header":
 		case fl.Name == "manifest-url":
-			f.values[fl.Name] = withoutPassword(fl.Value.String())
+			f.values[fl.Name] = withoutSecrets(fl.Value.String())
 		default:
 			f.values[fl.Name] = fl.Value.String()
 		}

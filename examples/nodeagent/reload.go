@@ -167,7 +167,7 @@ func (d *daemon) report(path string, next *kubeletconfig.Config, err error) {
 func shown(path, text string) string {
 	switch {
 	case path == "staticPodURL":
-		return withoutPassword(text)
+		return withoutSecrets(text)
 	case path == "staticPodURLHeader" && text != "":
 		return "(hidden)"
 	}

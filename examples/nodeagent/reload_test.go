@@ -115,7 +115,7 @@ func TestShutdownFlags_Set(t *testing.T) {
 }
 
 func TestShown_HasNoSecrets(t *testing.T) {
-	assert.Equal(t, "https://u:xxxxx@h/pods", shown("staticPodURL", "https://u:secret@h/pods"))
+	assert.Equal(t, "https://h/pods", shown("staticPodURL", "https://u:secret@h/pods?token=secret"))
 	assert.Equal(t, "(hidden)", shown("staticPodURLHeader", "Authorization:secret"))
 	assert.Empty(t, shown("staticPodURLHeader", ""))
 	assert.Equal(t, "7", shown("maxPods", "7"))
