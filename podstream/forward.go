@@ -156,10 +156,34 @@ func (f *Forwarder) Serve(ctx context.Context, listener net.Listener, port uint1
 	}
 }
 
+// dialContext is Dial that returns early when ctx ends. A connection that comes later is closed.
+func (f *Forwarder) dialContext(ctx context.Context, port uint16) (*Conn, error) {
+	type result struct {
+		conn *Conn
+		err  error
+	}
+	dialed := make(chan result, 1)
+	go func() {
+		conn, err := f.Dial(port)
+		dialed <- result{conn, err}
+	}()
+	select {
+	case r := <-dialed:
+		return r.conn, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-dialed; r.err == nil {
+				_ = r.conn.Close()
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
+}
+
 // forward connects one client to a port.
 func (f *Forwarder) forward(ctx context.Context, client net.Conn, port uint16) error {
 	defer func() { _ = client.Close() }()
-	pod, err := f.Dial(port)
+	pod, err := f.dialContext(ctx, port)
 	if err != nil {
 		return err
 	}

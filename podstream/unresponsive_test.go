@@ -20,6 +20,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/test/bufconn"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
@@ -264,6 +265,27 @@ func TestForwarder_ServerOpensNoStream(t *testing.T) {
 		require.ErrorContains(t, err, "open stream to port 80: ")
 		assert.Equal(t, time.Second, time.Since(startTime))
 		time.Sleep(time.Minute) // the library waits on in the background
+	})
+}
+
+// Serve ends with its context, although the server opens no stream for a client.
+func TestForwarder_ServeEndsWhileDialing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := onPipe(readsOnly).PortForward(t.Context(), nodeURL)
+		require.NoError(t, err)
+		listener := bufconn.Listen(1)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		go func() {
+			client, err := listener.Dial()
+			assert.NoError(t, err)
+			t.Cleanup(func() { _ = client.Close() })
+		}()
+		startTime := time.Now()
+		require.NoError(t, f.Serve(ctx, listener, 80, func(err error) { assert.Fail(t, "reported", "%v", err) }))
+		assert.Equal(t, time.Second, time.Since(startTime))
+		time.Sleep(time.Minute) // the library waits on in the background
+		require.NoError(t, f.Close())
 	})
 }
 
