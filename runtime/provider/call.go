@@ -52,6 +52,13 @@ func (c *calls) acquire(ctx context.Context, key string) (done chan struct{}, er
 	}
 }
 
+// isBusy reports whether a call of that key is under way.
+func (c *calls) isBusy(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.busy[key] != nil
+}
+
 func (c *calls) release(key string, done chan struct{}) {
 	c.mu.Lock()
 	delete(c.busy, key)

@@ -32,6 +32,7 @@ func (r *Runtime) fetch(ctx context.Context) (pods []*corev1.Pod, err error) {
 // Pods implements agent.Runtime. It returns what the provider has, and the pods that it has
 // ended and does not return any more.
 func (r *Runtime) Pods(ctx context.Context) ([]runtime.Pod, error) {
+	asked := r.endsSoFar()
 	listed, err := r.list.get(ctx)
 	if err != nil {
 		return nil, err
@@ -46,13 +47,13 @@ func (r *Runtime) Pods(ctx context.Context) ([]runtime.Pod, error) {
 			continue
 		}
 		found[e.uid] = true
-		pods = append(pods, r.observed(e, pod))
+		pods = append(pods, r.observed(e, pod, asked))
 	}
 	for uid, e := range r.pods {
 		if found[uid] {
 			continue
 		}
-		if p := r.observed(e, nil); !p.IsEmpty() {
+		if p := r.observed(e, nil, asked); !p.IsEmpty() {
 			pods = append(pods, p)
 		} else if !e.created {
 			delete(r.pods, uid)
@@ -64,10 +65,10 @@ func (r *Runtime) Pods(ctx context.Context) ([]runtime.Pod, error) {
 // Pod implements agent.Runtime.
 func (r *Runtime) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 	r.mu.Lock()
-	e := r.pods[uid]
+	e, asked := r.pods[uid], r.ends
 	r.mu.Unlock()
 	if getter, ok := r.cfg.Provider.(PodGetter); ok && e != nil {
-		return r.getPod(ctx, getter, e)
+		return r.getPod(ctx, getter, e, asked)
 	}
 	listed, err := r.list.get(ctx)
 	if err != nil {
@@ -77,16 +78,16 @@ func (r *Runtime) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 	defer r.mu.Unlock()
 	for _, pod := range listed {
 		if e := r.entryOf(pod); e != nil && e.uid == uid {
-			return r.observed(e, pod), nil
+			return r.observed(e, pod, asked), nil
 		}
 	}
 	if e := r.pods[uid]; e != nil {
-		return r.observed(e, nil), nil
+		return r.observed(e, nil, asked), nil
 	}
 	return runtime.Pod{UID: uid}, nil
 }
 
-func (r *Runtime) getPod(ctx context.Context, getter PodGetter, e *podEntry) (runtime.Pod, error) {
+func (r *Runtime) getPod(ctx context.Context, getter PodGetter, e *podEntry, asked uint64) (runtime.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
 	pod, err := do(ctx, &r.calls, "get/"+string(e.uid), "get pod", func(ctx context.Context) (*corev1.Pod, error) {
@@ -101,7 +102,7 @@ func (r *Runtime) getPod(ctx context.Context, getter PodGetter, e *podEntry) (ru
 	if err != nil || pod != nil && pod.UID != e.uid && pod.UID != "" { // another pod has the name now
 		pod = nil
 	}
-	return r.observed(e, pod), nil
+	return r.observed(e, pod, asked), nil
 }
 
 // entryOf returns the entry of a pod that the provider reports, or nil if it is not known
@@ -131,15 +132,24 @@ func (r *Runtime) entry(pod *corev1.Pod) *podEntry {
 
 // observed records what the provider reports of a pod, nil for nothing, and returns the
 // observed state. A pod that has ended stays known by its last status: a provider may
-// forget it at once. r.mu is held.
-func (r *Runtime) observed(e *podEntry, pod *corev1.Pod) runtime.Pod {
+// forget it at once, and may have been asked before the end. asked is Runtime.ends at that
+// time. r.mu is held.
+func (r *Runtime) observed(e *podEntry, pod *corev1.Pod, asked uint64) runtime.Pod {
 	if pod != nil {
 		e.expectUntil = time.Time{}
 	}
-	if pod != nil || !hasEnded(e.last) {
+	isOld := e.endedAt > asked && !hasEnded(pod)
+	if !hasEnded(e.last) || pod != nil && !isOld {
 		e.last = pod
 	}
 	return runtime.Pod{UID: e.uid, Namespace: e.namespace, Name: e.name, Object: e.last}
+}
+
+// endsSoFar returns Runtime.ends.
+func (r *Runtime) endsSoFar() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ends
 }
 
 func hasEnded(pod *corev1.Pod) bool {
@@ -185,7 +195,8 @@ func (r *Runtime) notify(pod *corev1.Pod) {
 	if e := r.known(pod); e != nil {
 		uid = e.uid
 		if hasEnded(pod) {
-			e.last = pod
+			r.ends++
+			e.last, e.endedAt = pod, r.ends
 		}
 		close(e.changed)
 		e.changed = make(chan struct{})

@@ -33,6 +33,7 @@ type Runtime struct {
 
 	mu      sync.Mutex // guards the fields below; no method of the provider runs under it
 	pods    map[types.UID]*podEntry
+	ends    uint64          // notifications so far that a pod has ended
 	onEvent func(types.UID) // of Watch; nil: nothing watches
 	streams *streamServer   // nil: not needed yet
 	closed  bool
@@ -46,6 +47,7 @@ type podEntry struct {
 	created         bool          // CreatePod was called by this process
 	sent            *corev1.Pod   // what the provider was last given; nil: an earlier process did
 	last            *corev1.Pod   // what it last reported; nil: it does not have the pod
+	endedAt         uint64        // Runtime.ends at the notification of its end; 0: there was none
 	expectUntil     time.Time     // until then the provider may not report the pod yet; zero: it has
 	changed         chan struct{} // closed and replaced at each notification
 }

@@ -41,20 +41,24 @@ func (r *Runtime) SyncPod(ctx context.Context, pod *corev1.Pod, observed runtime
 	default:
 		return runtime.SyncResult{Unchanged: true}, unsupported("changing the spec of a pod")
 	}
-	if err := r.change(ctx, pod, "update pod", updater.UpdatePod); err != nil {
+	if err := r.change(ctx, r.cfg.Timeout, pod, "update pod", updater.UpdatePod); err != nil {
 		return runtime.SyncResult{}, err
 	}
 	r.setSent(pod)
 	return runtime.SyncResult{}, nil
 }
 
-// create creates a pod, unless another one has its name: providers find pods by their names.
+// create creates a pod, unless another one has its name, even if that has ended: providers find pods by their names, so
+// that its removal would remove the new one.
 func (r *Runtime) create(ctx context.Context, pod *corev1.Pod) (runtime.SyncResult, error) {
+	if r.calls.isBusy(podKey(pod.UID)) {
+		return runtime.SyncResult{}, fmt.Errorf("create pod: %w", errNotReturned) // it may have created the pod by the next sync
+	}
 	until, err := r.beginCreation(pod)
 	if err != nil || !until.IsZero() {
 		return runtime.SyncResult{RequeueAt: until, Unchanged: true}, err
 	}
-	if err := r.change(ctx, pod, "create pod", r.cfg.Provider.CreatePod); err != nil {
+	if err := r.change(ctx, r.cfg.Timeout, pod, "create pod", r.cfg.Provider.CreatePod); err != nil {
 		return runtime.SyncResult{}, err
 	}
 	r.mu.Lock()
@@ -70,7 +74,7 @@ func (r *Runtime) beginCreation(pod *corev1.Pod) (until time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.pods {
-		if e.namespace == pod.Namespace && e.name == pod.Name && e.uid != pod.UID && !hasEnded(e.last) && (e.last != nil || e.created) {
+		if e.namespace == pod.Namespace && e.name == pod.Name && e.uid != pod.UID && (e.last != nil || e.created) {
 			return time.Time{}, fmt.Errorf("create pod: %w: the provider has pod %s of this name, which has not been removed yet", runtime.ErrAlreadyExists, e.uid)
 		}
 	}
@@ -116,11 +120,14 @@ func annotations(pod *corev1.Pod) map[string]string {
 	return out
 }
 
+// podKey is the key of calls that change a pod.
+func podKey(uid types.UID) string { return "pod/" + string(uid) }
+
 // change makes a call that changes a pod. The provider gets a copy.
-func (r *Runtime) change(ctx context.Context, pod *corev1.Pod, what string, call func(context.Context, *corev1.Pod) error) error {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+func (r *Runtime) change(ctx context.Context, timeout time.Duration, pod *corev1.Pod, what string, call func(context.Context, *corev1.Pod) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	_, err := do(ctx, &r.calls, "pod/"+string(pod.UID), what, func(ctx context.Context) (struct{}, error) {
+	_, err := do(ctx, &r.calls, podKey(pod.UID), what, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, call(ctx, pod.DeepCopy())
 	})
 	return err
@@ -137,10 +144,10 @@ func (r *Runtime) Kill(ctx context.Context, pod *corev1.Pod, observed runtime.Po
 		return nil
 	}
 	deleted := deletedPod(pod, observed.Object, t.GracePeriod)
-	if err := r.change(ctx, deleted, "delete pod", r.cfg.Provider.DeletePod); err != nil && !IsNotFound(err) {
+	timeout := min(t.GracePeriod, math.MaxInt64-r.cfg.Timeout) + r.cfg.Timeout // a grace period may be endless
+	if err := r.change(ctx, timeout, deleted, "delete pod", r.cfg.Provider.DeletePod); err != nil && !IsNotFound(err) {
 		return err
 	}
-	timeout := min(t.GracePeriod, math.MaxInt64-r.cfg.Timeout) + r.cfg.Timeout // a grace period may be endless
 	waitCtx, cancel := context.WithTimeoutCause(ctx, timeout, errStillRunning)
 	defer cancel()
 	return r.awaitEnd(waitCtx, pod.UID)
@@ -170,7 +177,7 @@ func (r *Runtime) Remove(ctx context.Context, observed runtime.Pod) error {
 	}
 	if observed.Object != nil {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: observed.UID, Namespace: observed.Namespace, Name: observed.Name}}
-		if err := r.change(ctx, deletedPod(pod, observed.Object, 0), "delete pod", r.cfg.Provider.DeletePod); err != nil && !IsNotFound(err) {
+		if err := r.change(ctx, r.cfg.Timeout, deletedPod(pod, observed.Object, 0), "delete pod", r.cfg.Provider.DeletePod); err != nil && !IsNotFound(err) {
 			return err
 		}
 	}
