@@ -119,7 +119,7 @@ type imageStore struct {
 	mu       sync.Mutex         // guards the rest
 	present  map[string]*stored // by ID
 	names    map[string]string  // complete reference, by tag or digest, to ID
-	attempts map[*Image]int     // pulls so far, for PullFailures
+	attempts map[string]int      // pulls so far by image ID, for PullFailures
 }
 
 // stored is an image on the node, with the names by which it was pulled.
@@ -132,7 +132,7 @@ type stored struct {
 func newImageStore(images []Image, unknown *Image, same func(string) string) (*imageStore, error) {
 	st := &imageStore{
 		same:    same,
-		records: map[string]*Image{}, present: map[string]*stored{}, names: map[string]string{}, attempts: map[*Image]int{},
+		records: map[string]*Image{}, present: map[string]*stored{}, names: map[string]string{}, attempts: map[string]int{},
 	}
 	var errs []error
 	if unknown != nil {
@@ -274,8 +274,8 @@ func (st *imageStore) pull(ctx context.Context, name string) (string, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if image.PullError != "" {
-		st.attempts[image]++
-		if image.PullFailures == 0 || st.attempts[image] <= image.PullFailures {
+		st.attempts[image.ID]++
+		if image.PullFailures == 0 || st.attempts[image.ID] <= image.PullFailures {
 			return "", status.Error(image.PullCode, image.PullError)
 		}
 	}

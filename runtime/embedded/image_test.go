@@ -77,6 +77,17 @@ func TestRuntime_ImagesAreRecords(t *testing.T) {
 	})
 }
 
+// The failures of the default record are counted for each image.
+func TestRuntime_DefaultImageFails(t *testing.T) {
+	g := newRig(t, embedded.Config{DefaultImage: &embedded.Image{PullError: "try again", PullFailures: 1}})
+	for _, name := range []string{"one", "two"} {
+		_, err := g.pull(t, name)
+		require.ErrorContains(t, err, "try again")
+		_, err = g.pull(t, name)
+		require.NoError(t, err)
+	}
+}
+
 func TestRuntime_PullByDigestHasNoTag(t *testing.T) {
 	g := newRig(t, embedded.Config{})
 	name := "gcr.io/x/y@" + someDigest

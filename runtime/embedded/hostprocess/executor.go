@@ -174,13 +174,14 @@ func (h *Executor) Create(_ context.Context, c *embedded.Container) error {
 		return err
 	}
 	work := filepath.Join(dir, workDir)
-	if err := os.Mkdir(work, 0o700); err != nil {
-		return err
+	err = os.Mkdir(work, 0o700)
+	if err == nil && cred != nil {
+		err = os.Chown(work, int(cred.Uid), int(cred.Gid))
 	}
-	if cred != nil {
-		return os.Chown(work, int(cred.Uid), int(cred.Gid))
+	if err != nil {
+		h.Remove(c) // for a container that was not created, it is not called
 	}
-	return nil
+	return err
 }
 
 // workDir is the default working directory of a container.

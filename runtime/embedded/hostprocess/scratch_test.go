@@ -2,12 +2,16 @@ package hostprocess
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
 // RT-19: a container with very many files delays no measurement, and its files are
@@ -49,4 +53,20 @@ func TestScratchUsage_SparseFile(t *testing.T) {
 	assert.Less(t, s.measure(dir).Bytes, uint64(1<<20))
 	assert.GreaterOrEqual(t, s.measure(dir).Bytes, uint64(10_000))
 	assert.Nil(t, s.walk)
+}
+
+// A container that could not be created leaves nothing behind: it is never removed.
+func TestExecutor_CreateFails(t *testing.T) {
+	h := New(Config{Root: t.TempDir(), Unprivileged: true})
+	defer func() { assert.NoError(t, h.Close()) }()
+	dir, err := h.scratch("c1")
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, workDir), 0o700))
+	c := &embedded.Container{ID: "c1", Pod: &v1.PodSandboxConfig{}, Config: &v1.ContainerConfig{Command: []string{"true"}}, Image: &embedded.Image{}}
+	require.ErrorIs(t, h.Create(t.Context(), c), fs.ErrExist)
+	assert.NoDirExists(t, dir)
+	require.NoError(t, h.Create(t.Context(), c))
+	assert.DirExists(t, dir)
+	h.Remove(c)
+	assert.NoDirExists(t, dir)
 }

@@ -250,7 +250,12 @@ func (r *records) attempt(ctx context.Context, req Request, auth *v1.AuthConfig,
 	}
 	if !isImageID(id) {
 		// Some tell a reference.
-		if im, err := r.cfg.Service.ImageStatus(ctx, cmp.Or(id, req.Ref), req.handler); err == nil && im != nil {
+		im, err := r.cfg.Service.ImageStatus(ctx, cmp.Or(id, req.Ref), req.handler)
+		if err != nil {
+			// Whose image it is cannot be noted. The pull stays one that has begun, so that none counts as preloaded.
+			return "", fmt.Errorf("find the image that was pulled: %w", err)
+		}
+		if im != nil {
 			id = im.GetId()
 		}
 	}

@@ -118,6 +118,30 @@ func TestRecords_AfterACrash(t *testing.T) {
 	assert.Empty(t, p.records.state.Begun)
 }
 
+// IM-6: an image whose ID could not be found after its pull does not count as preloaded, in this process and the next.
+func TestRecords_UnknownID(t *testing.T) {
+	f := &fakeService{named: true}
+	f.registry = func(context.Context, string, string) error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.err = errors.New("restarting")
+		return nil
+	}
+	_, recorded := recordIn(t)
+	p := f.puller(recorded)
+	_, err := pullNow(t.Context(), p, request(t, private, "ann"))
+	require.ErrorContains(t, err, "find the image that was pulled: restarting")
+	f.err, f.registry = nil, annOnly
+	id := f.images[private].GetId()
+	assert.False(t, mayUse(t, p, id, private, ""))
+	p = f.puller(recorded)
+	assert.False(t, mayUse(t, p, id, private, ""))
+	_, err = pullNow(t.Context(), p, request(t, private, "ann"))
+	require.NoError(t, err)
+	assert.True(t, mayUse(t, p, id, private, "ann"))
+	assert.False(t, mayUse(t, p, id, private, "bob"))
+}
+
 // A pull that did not bring the image leaves no trace once it has ended.
 func TestRecords_EndOfAFailedPull(t *testing.T) {
 	f := &fakeService{registry: annOnly}
