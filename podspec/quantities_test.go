@@ -25,12 +25,12 @@ func TestDecode_HugeQuantities(t *testing.T) {
 	require.NoError(t, decode(`"hostname":"h"`, "", `"limits":{"cpu":"1e3","memory":1e6}`, volume))
 	for _, number := range []string{`"1e99999"`, `"1E+99999"`, `"-1.5e-99999"`, `1e99999`, `"` + strings.Repeat("9", 200) + `"`} {
 		for at, err := range map[string]error{
-			"spec.containers[0].resources.limits.cpu":                                        decode(`"hostname":"h"`, "", `"limits":{"cpu":`+number+`}`, volume),
-			"spec.containers[0].resources.requests.cpu":                                      decode(`"hostname":"h"`, "", `"requests":{"cpu":`+number+`}`, volume),
-			"spec.containers[0].env[1].valueFrom.resourceFieldRef.divisor":                   decode(`"hostname":"h"`, `,{"name":"D","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":`+number+`}}}`, "", volume),
-			"spec.overhead.cpu":                                                              decode(`"overhead":{"cpu":`+number+`}`, "", "", volume),
-			"spec.resources.limits.cpu":                                                      decode(`"resources":{"limits":{"cpu":`+number+`}}`, "", "", volume),
-			"spec.volumes[0].emptyDir.sizeLimit":                                             decode(`"hostname":"h"`, "", "", `"emptyDir":{"sizeLimit":`+number+`}`),
+			"spec.containers[0].resources.limits.cpu":                      decode(`"hostname":"h"`, "", `"limits":{"cpu":`+number+`}`, volume),
+			"spec.containers[0].resources.requests.cpu":                    decode(`"hostname":"h"`, "", `"requests":{"cpu":`+number+`}`, volume),
+			"spec.containers[0].env[1].valueFrom.resourceFieldRef.divisor": decode(`"hostname":"h"`, `,{"name":"D","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":`+number+`}}}`, "", volume),
+			"spec.overhead.cpu":                  decode(`"overhead":{"cpu":`+number+`}`, "", "", volume),
+			"spec.resources.limits.cpu":          decode(`"resources":{"limits":{"cpu":`+number+`}}`, "", "", volume),
+			"spec.volumes[0].emptyDir.sizeLimit": decode(`"hostname":"h"`, "", "", `"emptyDir":{"sizeLimit":`+number+`}`),
 			"spec.volumes[0].ephemeral.volumeClaimTemplate.spec.resources.requests.storage": decode(`"hostname":"h"`, "", "", `"ephemeral":{"volumeClaimTemplate":{"spec":{"resources":{"requests":{"storage":`+number+`}}}}}`),
 		} {
 			require.ErrorContains(t, err, at+": must be a quantity of less than 100 digits", number)

@@ -119,7 +119,7 @@ type imageStore struct {
 	mu       sync.Mutex         // guards the rest
 	present  map[string]*stored // by ID
 	names    map[string]string  // complete reference, by tag or digest, to ID
-	attempts map[string]int      // pulls so far by image ID, for PullFailures
+	attempts map[string]int     // pulls so far by image ID, for PullFailures
 }
 
 // stored is an image on the node, with the names by which it was pulled.
