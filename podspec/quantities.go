@@ -38,10 +38,10 @@ func checkQuantities(raw []byte) error {
 	var object any
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
-	if dec.Decode(&object) != nil {
-		return nil // the typed decoder says what is wrong
+	if dec.Decode(&object) == nil {
+		return checkQuantity(object, "", false)
 	}
-	return checkQuantity(object, "", false)
+	return nil // the typed decoder says what is wrong
 }
 
 // checkQuantity walks a value. isQuantity says that it is one if it is a number or string.

@@ -37,7 +37,7 @@ func (s *housekeepingSchedule) multiple(at time.Time) time.Time {
 	if at.Before(s.last) {
 		at = s.last
 	}
-	multiple := s.start.Add(at.Sub(s.start) / s.period * s.period)
+	multiple := at.Add(-(at.Sub(s.start) % s.period))
 	if multiple.Before(at) || !multiple.After(s.last) {
 		return multiple.Add(s.period)
 	}
