@@ -78,13 +78,9 @@ func (p *process) listens(port int32) bool {
 func (p *process) accept(conn net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ended {
+	if !p.endsWith(conn) {
 		return false
 	}
-	if p.conns == nil {
-		p.conns = map[net.Conn]struct{}{}
-	}
-	p.conns[conn] = struct{}{}
 	go func() {
 		defer p.hangUp(conn)
 		p.answer(conn)
@@ -92,9 +88,21 @@ func (p *process) accept(conn net.Conn) bool {
 	return true
 }
 
+// endsWith has c closed at the end of the container, and reports false if that has come. p.mu is held.
+func (p *process) endsWith(c io.Closer) bool {
+	if p.ended {
+		return false
+	}
+	if p.closers == nil {
+		p.closers = map[io.Closer]struct{}{}
+	}
+	p.closers[c] = struct{}{}
+	return true
+}
+
 func (p *process) hangUp(conn net.Conn) {
 	p.mu.Lock()
-	delete(p.conns, conn)
+	delete(p.closers, conn)
 	p.mu.Unlock()
 	_ = conn.Close()
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"path"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/sublet-dev/agent/internal/sleep"
@@ -99,6 +100,51 @@ func (p *process) readStdin(ctx context.Context, sio embedded.IO) {
 			p.end(embedded.Exit{Code: code})
 		}
 	}()
+}
+
+// interpret runs a command until it ends, ctx is done, or the container ends. Its input may have no end.
+func (p *process) interpret(ctx context.Context, read func(context.Context, embedded.IO) (int32, error), sio embedded.IO) (int32, error) {
+	const killed = 128 + int32(syscall.SIGKILL)
+	containerCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	command := &closeFunc{cancel}
+	p.mu.Lock()
+	runs := p.endsWith(command)
+	p.mu.Unlock()
+	if !runs {
+		return killed, nil
+	}
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.closers, command)
+	}()
+	type result struct {
+		code int32
+		err  error
+	}
+	ended := make(chan result, 1)
+	go func() {
+		code, err := read(containerCtx, sio)
+		ended <- result{code, err}
+	}()
+	select {
+	case r := <-ended:
+		return r.code, r.err
+	case <-containerCtx.Done():
+	}
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	return killed, nil
+}
+
+// closeFunc is an io.Closer of a function.
+type closeFunc struct{ do func() }
+
+func (c *closeFunc) Close() error {
+	c.do()
+	return nil
 }
 
 // end exits the container by itself.

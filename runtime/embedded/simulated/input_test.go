@@ -2,6 +2,7 @@ package simulated
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"strings"
 	"testing"
@@ -87,4 +88,31 @@ func TestExecutor_ExecReadsInput(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, int32(4), code)
 	assert.Equal(t, "hello\r\n", out.String())
+}
+
+// A command whose input has no end ends with its caller, and with the container.
+func TestExecutor_ExecWaitsForInput(t *testing.T) {
+	for _, command := range []string{"sh", "cat"} {
+		t.Run(command, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t, Config{})
+				id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil, "sleep", "60")
+				in, w := io.Pipe()
+				defer w.Close()
+				exec := func(ctx context.Context) (int32, error) {
+					return g.ExecStreams(ctx, id, embedded.Exec{Cmd: []string{command}, IO: embedded.IO{Stdin: in, Stdout: io.Discard}})
+				}
+				began := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				_, err := exec(ctx)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				assert.Equal(t, 5*time.Second, time.Since(began))
+				code, err := exec(t.Context())
+				assert.Equal(t, time.Minute, time.Since(began))
+				require.NoError(t, err)
+				assert.EqualValues(t, 137, code)
+			})
+		})
+	}
 }

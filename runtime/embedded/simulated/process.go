@@ -3,7 +3,6 @@ package simulated
 import (
 	"context"
 	"io"
-	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -35,7 +34,7 @@ type process struct {
 	stopCode int32
 	execs    int
 	requests int
-	conns    map[net.Conn]struct{}
+	closers  map[io.Closer]struct{} // connections and commands, which end with the container
 	ended    bool
 }
 
@@ -149,8 +148,8 @@ func (p *process) finish(e embedded.Exit) {
 		p.stopReading()
 	}
 	p.mu.Lock()
-	for conn := range p.conns {
-		_ = conn.Close()
+	for c := range p.closers {
+		_ = c.Close()
 	}
 	p.mu.Unlock()
 	if p.script.Message != "" {
@@ -221,7 +220,7 @@ func (p *process) Exec(ctx context.Context, e embedded.Exec) (int32, error) {
 		return 0, p.Signal(sig)
 	}
 	if read := interpreter(e.Cmd); read != nil && e.Stdin != nil {
-		return read(ctx, e.IO)
+		return p.interpret(ctx, read, e.IO)
 	}
 	script, ok := compile(e.Cmd)
 	if !ok {
