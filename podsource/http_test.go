@@ -126,10 +126,9 @@ func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { retu
 // SR-6: an outage is one error from its first to its last attempt, although each has another local port.
 func TestHTTP_OneErrorPerOutage(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		port := 41000
+		var attempts atomic.Int32 // of both sources, which run at once
 		local := func() net.Addr {
-			port++
-			return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: port}
+			return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: 41000 + int(attempts.Add(1))}
 		}
 		server := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 443}
 		for name, fail := range map[string]func() error{
