@@ -89,6 +89,21 @@ func TestManager_ReclaimsBeforeEviction(t *testing.T) {
 	})
 }
 
+// EV-4: a later shortage is reclaimed as well, although only the node was measured in
+// between.
+func TestManager_ReclaimsInEachShortage(t *testing.T) {
+	g := &fakeUsageProvider{nodeSimulator: newSim()}
+	g.add("a", "", 0, 0).logs = 20 * mib
+	bubbleOver(t, g.nodeSimulator, g, eviction.Config{Thresholds: hardThresholds("nodefs.available<10%"), Reclaimers: []eviction.Reclaimer{g}}, func(t *testing.T, _ *eviction.Manager) {
+		for shortage := 1; shortage <= 3; shortage++ {
+			g.images = 950 * mib
+			g.pause(5 * time.Second) // before all pods are measured again
+			assert.Equal(t, shortage, g.reclaim)
+			assert.Empty(t, g.evicted)
+		}
+	})
+}
+
 // EV-5: who goes first, for each resource.
 func TestRanking(t *testing.T) {
 	static := func(p *simPod) { p.pod.Annotations = map[string]string{podspec.AnnotationSource: "file"} }

@@ -34,7 +34,12 @@ func (m *Manager) checkNode(ctx context.Context) (wait time.Duration, done bool)
 	}
 	due, next := m.handleUsage(&u)
 	m.urgent = slices.ContainsFunc(due, isUrgent)
-	return m.until(next, &u), len(due) == 0
+	if len(due) > 0 {
+		return 0, false
+	}
+	m.reclaimed = false // the next shortage reclaims before it evicts
+	m.setBlocked(nil)
+	return m.until(next, &u), true
 }
 
 // isUrgent reports whether pods can use up the rest of a resource before a slow runtime
