@@ -310,8 +310,6 @@ func (m *Manager) iterate(ctx context.Context) time.Duration {
 			continue
 		}
 		if len(due) == 0 {
-			m.reclaimed = false
-			m.setBlocked(nil)
 			return m.until(next, &u)
 		}
 		if wait := m.evictOne(ctx, due, pods, &u, failed); wait > 0 {

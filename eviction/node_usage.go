@@ -34,12 +34,7 @@ func (m *Manager) checkNode(ctx context.Context) (wait time.Duration, done bool)
 	}
 	due, next := m.handleUsage(&u)
 	m.urgent = slices.ContainsFunc(due, isUrgent)
-	if len(due) > 0 {
-		return 0, false
-	}
-	m.reclaimed = false // the next shortage reclaims before it evicts
-	m.setBlocked(nil)
-	return m.until(next, &u), true
+	return m.until(next, &u), len(due) == 0
 }
 
 // isUrgent reports whether pods can use up the rest of a resource before a slow runtime
@@ -71,6 +66,10 @@ func (m *Manager) handleUsage(u *runtime.NodeUsage) (due []metThreshold, next ti
 		if !m.state.isActive(group) {
 			delete(m.effects, group)
 		}
+	}
+	if len(due) == 0 {
+		m.reclaimed = false // the next shortage reclaims before it evicts
+		m.setBlocked(nil)
 	}
 	m.warnImpossible(observed)
 	m.updateConditions(now)
