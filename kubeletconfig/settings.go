@@ -176,19 +176,19 @@ func (c *Config) thresholds() ([]eviction.Threshold, error) {
 	return thresholds, nil
 }
 
-// joinThresholds is join with the operator of each signal.
+// joinThresholds joins with the operator of each signal.
 func joinThresholds(m map[string]string) string {
-	entries := make([]string, 0, len(m))
-	for _, signal := range slices.Sorted(maps.Keys(m)) {
-		entries = append(entries, signal+eviction.Signal(signal).Operator()+m[signal])
-	}
-	return strings.Join(entries, ",")
+	return joinWith(m, func(signal string) string { return eviction.Signal(signal).Operator() })
 }
 
 func join[T any](m map[string]T, sep string) string {
+	return joinWith(m, func(string) string { return sep })
+}
+
+func joinWith[T any](m map[string]T, sep func(name string) string) string {
 	entries := make([]string, 0, len(m))
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		entries = append(entries, name+sep+fmt.Sprint(m[name]))
+		entries = append(entries, name+sep(name)+fmt.Sprint(m[name]))
 	}
 	return strings.Join(entries, ",")
 }
