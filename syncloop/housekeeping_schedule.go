@@ -19,17 +19,17 @@ func (s *housekeepingSchedule) ran(at time.Time) { s.last, s.due = at, time.Time
 
 // next returns when housekeeping is due, which is in the past if other inputs came first.
 func (s *housekeepingSchedule) next(now, lastCleanupAt time.Time, needed bool) time.Time {
-	switch {
-	case !needed && lastCleanupAt.IsZero():
-		s.due = time.Time{}
-		return s.multiple(s.last.Add(s.idle))
-	case !needed:
-		s.due = time.Time{}
-		return s.multiple(lastCleanupAt.Add(s.idle))
-	case s.due.IsZero():
-		s.due = s.multiple(now)
+	if needed {
+		if s.due.IsZero() {
+			s.due = s.multiple(now)
+		}
+		return s.due
 	}
-	return s.due
+	s.due = time.Time{}
+	if lastCleanupAt.IsZero() {
+		lastCleanupAt = s.last
+	}
+	return s.multiple(lastCleanupAt.Add(s.idle))
 }
 
 // multiple returns the first multiple of the period from at on that comes after the last housekeeping.
