@@ -137,10 +137,11 @@ func TestSubPath_SymlinkRace(t *testing.T) {
 			}
 		}
 	})
-	good := 0
-	for range 400 {
+	// The scheduler may leave the attacker in one state for a long time: both have to be met.
+	for good, unsafe := 0, 0; good < 200 || unsafe < 200; {
 		path, err := m.SubPath(t.Context(), "u", "c", v, "a/x")
 		if err != nil {
+			unsafe++
 			assert.ErrorIs(t, err, ErrUnsafe)
 			continue
 		}
@@ -150,7 +151,6 @@ func TestSubPath_SymlinkRace(t *testing.T) {
 	}
 	close(done)
 	attacker.Wait()
-	assert.Positive(t, good)
 	assert.FileExists(t, outside+"/x/precious")
 }
 
