@@ -129,7 +129,7 @@ func TestNameSet(t *testing.T) {
 	const hex = "0123456789012345678901234567890123456789012345678901234567890123"
 	image := runtime.Image{ID: "sha256:" + hex, Tags: []string{"docker.io/library/busybox:latest", "reg.io:5000/a/b:2"}, Digests: []string{"reg.io:5000/a/b@sha256:abcd"}}
 	for name, want := range map[string]bool{
-		"busybox": true, "busybox:latest": true, "docker.io/busybox": false, "library/busybox": true, "index.docker.io/library/busybox": true,
+		"busybox": true, "busybox:latest": true, "docker.io/busybox": true, "library/busybox": true, "index.docker.io/library/busybox": true,
 		"busybox:1": false, "reg.io:5000/a/b:2": true, "reg.io:5000/a/b": false, "other/x@sha256:abcd": true, "other/x@sha256:abce": false,
 		"sha256:" + hex: true, hex: true, "": false, "reg.io:5000/a/b:2@sha256:ffff": true, "localhost/busybox": false, "sha256:xyz": false, "abcd": false, "localhost/busybox:1": false,
 	} {
@@ -174,7 +174,9 @@ func TestForms(t *testing.T) {
 		"reg:5000/a:1":      {"reg:5000/a:1", "reg:5000/a:1"},
 		"[::1]/a:1":         {"[::1]/a:1", "[::1]/a:1"},
 		"user/a:1":          {"user/a:1", "docker.io/user/a:1"},
-		"index.docker.io/a": {"index.docker.io/a", "docker.io/a:latest"},
+		"index.docker.io/a": {"index.docker.io/a", "docker.io/library/a:latest"},
+		"docker.io/a:1":     {"docker.io/a:1", "docker.io/library/a:1"},
+		"docker.io/b/a:1":   {"docker.io/b/a:1", "docker.io/b/a:1"},
 		"a":                 {"a", "docker.io/library/a:latest"},
 		"a@sha256:12":       {"sha256:12"},
 		"a:1@sha256:12":     {"sha256:12", "docker.io/library/a:1"},

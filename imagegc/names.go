@@ -64,25 +64,31 @@ func forms(name string) []string {
 	return appendTag([]string{name}, name, true)
 }
 
+// dockerHub is the registry of names without one. Its names of one part are in library/.
+const dockerHub = "docker.io"
+
 // appendTag appends the fully qualified form of a tag. If latest is true, a name without
 // a tag gets :latest; otherwise it is left out.
 func appendTag(list []string, name string, latest bool) []string {
-	path := name[strings.LastIndexByte(name, '/')+1:]
-	if !strings.Contains(path, ":") {
+	if last := name[strings.LastIndexByte(name, '/')+1:]; !strings.Contains(last, ":") {
 		if !latest {
 			return list
 		}
 		name += ":latest"
 	}
-	first, _, split := strings.Cut(name, "/")
+	host, path, ok := strings.Cut(name, "/")
 	switch {
-	case !split:
-		name = "docker.io/library/" + name
-	case !strings.ContainsAny(first, ".:[") && first != "localhost":
-		name = "docker.io/" + name
+	case !ok:
+		host, path = dockerHub, name
+	case !strings.ContainsAny(host, ".:[") && host != "localhost":
+		host, path = dockerHub, name
+	case host == "index."+dockerHub:
+		host = dockerHub
 	}
-	name = strings.Replace(name, "index.docker.io/", "docker.io/", 1)
-	return append(list, name)
+	if host == dockerHub && !strings.Contains(path, "/") {
+		path = "library/" + path
+	}
+	return append(list, host+"/"+path)
 }
 
 // isID reports whether a name is an image id: a digest or its hexadecimal part.
