@@ -24,6 +24,9 @@ import (
 // returns. It blocks for as long as the plugins take; calls for the same pod must not be
 // concurrent. Resources that no plugin has ever provided are not its concern.
 //
+// A container that does not run gets other devices if its plugin does not list all of its
+// own any more, or if one of them is unhealthy and enough others are free.
+//
 // running says that the container runs already. No devices are allocated for it: if the
 // allocation is not known because the state was lost, the error wraps ErrStateLost, and
 // nothing of the resource is allocated until the pod has ended.
@@ -71,8 +74,8 @@ func (m *Manager) requested(name corev1.ResourceName, n int64, running bool) (in
 // inject returns the injection for one resource of a container.
 func (m *Manager) inject(ctx context.Context, pod *corev1.Pod, container string, name corev1.ResourceName, n int, running bool) (runtime.Injection, error) {
 	m.mu.Lock()
-	a, ok := m.pods[pod.UID][container][name]
-	if ok && a.Injection != nil {
+	r, a := m.resources[name], m.pods[pod.UID][container][name]
+	if a.Injection != nil && (running || !r.hasUnhealthy(a.IDs)) {
 		m.mu.Unlock()
 		return *a.Injection, nil
 	}
@@ -81,10 +84,17 @@ func (m *Manager) inject(ctx context.Context, pod *corev1.Pod, container string,
 		m.mu.Unlock()
 		return runtime.Injection{}, ErrStateLost
 	}
+	hasMissing := r.hasMissing(a.IDs)
 	m.mu.Unlock()
 	ids, plugin, err := m.choose(ctx, pod, container, name, n)
 	if err != nil {
+		if a.Injection != nil && !hasMissing {
+			return *a.Injection, nil // there are no better ones, and they may recover
+		}
 		return runtime.Injection{}, err
+	}
+	if a.Injection != nil {
+		m.cfg.Logger.Info("devices released", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("containerName", container), resourceAttr(name), slog.Any("devices", a.IDs))
 	}
 	return m.allocate(ctx, pod, container, name, ids, plugin)
 }
@@ -171,10 +181,8 @@ func (m *Manager) candidates(pod *corev1.Pod, container string, name corev1.Reso
 	c := candidates{plugin: r.plugin, reusable: m.reusable(pod, container, name)}
 	c.reusable = slices.DeleteFunc(c.reusable, func(id string) bool { return !r.devices[id].Healthy })
 	used, own := m.used(name), m.pods[pod.UID][container][name]
-	if own.Injection == nil {
-		for _, id := range own.IDs { // set aside for this container
-			delete(used, id)
-		}
+	for _, id := range own.IDs { // set aside for this container, or to be replaced
+		delete(used, id)
 	}
 	for _, id := range slices.Sorted(maps.Keys(r.devices)) {
 		if r.devices[id].Healthy && !used[id] {
@@ -269,10 +277,10 @@ func (m *Manager) record(uid types.UID, container string, name corev1.ResourceNa
 	if m.pods[uid][container] == nil {
 		m.pods[uid][container] = map[corev1.ResourceName]allocation{}
 	}
-	m.pods[uid][container][name] = a
-	if a.Injection != nil {
+	if a.Injection != nil || m.pods[uid][container][name].Injection != nil {
 		m.file.Changed()
 	}
+	m.pods[uid][container][name] = a
 }
 
 // cancel undoes an allocation that failed. What was set aside before stays so. m.mu is locked.

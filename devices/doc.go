@@ -11,4 +11,6 @@
 // A pod keeps its devices until it has ended. Allocations are stored in a file, so that
 // they survive a restart of the agent and of the plugins: a running container is neither
 // restarted nor does another one get its device.
+// A container that is started again, also after a boot, gets others for devices that its
+// plugin does not list any more, and, if enough are free, for unhealthy ones.
 package devices

@@ -47,7 +47,7 @@ func (m *Manager) hints(pod *corev1.Pod, container string, name corev1.ResourceN
 	}
 	ids := m.pods[pod.UID][container][name].IDs
 	all := ids
-	if len(ids) != n { // it has none yet
+	if len(ids) != n || r.hasMissing(ids) { // it has none yet, or gets others
 		all = slices.Sorted(maps.Keys(r.devices))
 		c, err := m.candidates(pod, container, name, n)
 		if err != nil {
@@ -121,7 +121,12 @@ func (m *Manager) reserve(pod *corev1.Pod, container string, name corev1.Resourc
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := m.resources[name]
-	if len(m.pods[pod.UID][container][name].IDs) > 0 || !r.hasTopology(m.cfg.NUMANodes) {
+	own := m.pods[pod.UID][container][name]
+	if len(own.IDs) > 0 && r.hasMissing(own.IDs) {
+		own.near = nodes // for Inject, which knows whether the container runs with them
+		m.pods[pod.UID][container][name] = own
+	}
+	if len(own.IDs) > 0 || !r.hasTopology(m.cfg.NUMANodes) {
 		return nil
 	}
 	c, err := m.candidates(pod, container, name, n)

@@ -127,6 +127,18 @@ type resourceState struct {
 	unknown        map[types.UID]string // running pods whose devices are not known, and their names
 }
 
+// hasMissing reports whether the plugin does not list one of the devices any more. While
+// there is no plugin, none is missing.
+func (r *resourceState) hasMissing(ids []string) bool {
+	return r != nil && r.plugin != nil && slices.ContainsFunc(ids, func(id string) bool { return r.devices[id].ID == "" })
+}
+
+// hasUnhealthy reports whether one of the devices is missing or unhealthy. While there is
+// no plugin, none is.
+func (r *resourceState) hasUnhealthy(ids []string) bool {
+	return r != nil && r.plugin != nil && slices.ContainsFunc(ids, func(id string) bool { return !r.devices[id].Healthy })
+}
+
 // podState has the allocations of a pod by container and resource.
 type podState map[string]map[corev1.ResourceName]allocation
 

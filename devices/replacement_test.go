@@ -1,0 +1,138 @@
+package devices_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/devices"
+	"github.com/sublet-dev/agent/topology"
+)
+
+// After a boot, or with another driver, devices may have other ids. A container that does not run
+// gets those that there are; one that runs has what it has.
+func TestInject_ReplacesMissingDevices(t *testing.T) {
+	file := stateFile(t)
+	m := newManager(t, file)
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("a", "b", "c")))
+	one := pod("one", container("c", 2))
+	require.Equal(t, "a,b", inject(t, m, one))
+
+	m = newManager(t, file)
+	require.Equal(t, "a,b", inject(t, m, one), "the plugin has not reported")
+	plugin := &fake{}
+	require.NoError(t, m.Update(gpu, plugin, healthy("a", "c")))
+	injection, err := m.Inject(t.Context(), one, &one.Spec.Containers[0], true)
+	require.NoError(t, err)
+	require.Equal(t, "a,b", injection.Env["GPUS"], "it runs")
+	require.Equal(t, "a,c", inject(t, m, one))
+	require.Equal(t, "a,c", inject(t, m, one), "the same from then on")
+	require.Equal(t, [][]string{{"a", "c"}}, plugin.allocated)
+
+	m = newManager(t, file)
+	require.Equal(t, "a,c", inject(t, m, one), "it was stored")
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("a", "c", "d")))
+	require.Equal(t, "d", inject(t, m, pod("two", container("c", 1))))
+}
+
+// A container whose devices are missing waits if there are too few others, and keeps the rest of
+// its own meanwhile.
+func TestInject_WaitsForMissingDevices(t *testing.T) {
+	m := newManager(t, stateFile(t))
+	plugin := &fake{}
+	require.NoError(t, m.Update(gpu, plugin, healthy("a", "b")))
+	one, two := pod("one", container("c", 2)), pod("two", container("c", 1))
+	require.Equal(t, "a,b", inject(t, m, one))
+	for _, list := range [][]devices.Device{nil, healthy("a")} {
+		require.NoError(t, m.Update(gpu, plugin, list))
+		for _, p := range []*corev1.Pod{one, two} {
+			_, err := m.Inject(t.Context(), p, &p.Spec.Containers[0], false)
+			require.ErrorIs(t, err, devices.ErrNotEnough)
+		}
+	}
+	require.NoError(t, m.Update(gpu, plugin, healthy("a", "b")))
+	require.Equal(t, "a,b", inject(t, m, one))
+	require.Len(t, plugin.allocated, 1)
+}
+
+// A container that is started again gets a healthy device, if one is free.
+func TestInject_ReplacesUnhealthyDevices(t *testing.T) {
+	file := stateFile(t)
+	m := newManager(t, file)
+	plugin := &fake{}
+	require.NoError(t, m.Update(gpu, plugin, healthy("a", "b")))
+	one := pod("one", container("c", 1))
+	require.Equal(t, "a", inject(t, m, one))
+	require.NoError(t, m.Update(gpu, plugin, []devices.Device{{ID: "a"}, {ID: "b", Healthy: true}}))
+	injection, err := m.Inject(t.Context(), one, &one.Spec.Containers[0], true)
+	require.NoError(t, err)
+	require.Equal(t, "a", injection.Env["GPUS"], "it runs")
+	require.Equal(t, "b", inject(t, m, one))
+	require.NoError(t, m.Update(gpu, plugin, []devices.Device{{ID: "a"}, {ID: "b"}}))
+	require.Equal(t, "b", inject(t, m, one), "there is no better one")
+	require.NoError(t, m.Update(gpu, plugin, healthy("a", "b")))
+	require.Equal(t, "a", inject(t, m, pod("two", container("c", 1))), "it was freed")
+	m.Disconnect(gpu, plugin)
+	require.Equal(t, "b", inject(t, m, one), "what is healthy is not known")
+	require.Equal(t, "b", inject(t, newManager(t, file), one), "it was stored")
+}
+
+// Devices that a plugin did not replace are not in the file any more.
+func TestInject_ForgetsDevicesOfAFailedReplacement(t *testing.T) {
+	file := stateFile(t)
+	m := newManager(t, file)
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("a")))
+	one := pod("one", container("c", 1))
+	require.Equal(t, "a", inject(t, m, one))
+	require.NoError(t, m.Update(gpu, &fake{err: errors.New("device is on fire")}, healthy("b")))
+	_, err := m.Inject(t.Context(), one, &one.Spec.Containers[0], false)
+	require.ErrorContains(t, err, "allocate b: device is on fire")
+	require.NoError(t, m.Release(one.UID))
+	uids, err := newManager(t, file).PodUIDs()
+	require.NoError(t, err)
+	require.Empty(t, uids)
+}
+
+// An app container takes over what replaces the devices of init containers.
+func TestInject_ReusesReplacedDevices(t *testing.T) {
+	m := newManager(t, stateFile(t))
+	p := pod("p", container("app", 1), container("second", 1))
+	p.Spec.InitContainers = []corev1.Container{container("init", 2)}
+	injectAll := func() map[string]string {
+		got := map[string]string{}
+		for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+			injection, err := m.Inject(t.Context(), p, &c, false)
+			require.NoError(t, err, c.Name)
+			got[c.Name] = injection.Env["GPUS"]
+		}
+		return got
+	}
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("a", "b")))
+	require.Equal(t, map[string]string{"init": "a,b", "app": "a", "second": "b"}, injectAll())
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("b", "c")))
+	require.Equal(t, map[string]string{"init": "b,c", "app": "c", "second": "b"}, injectAll())
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("x", "y")))
+	require.Equal(t, map[string]string{"init": "x,y", "app": "x", "second": "y"}, injectAll())
+}
+
+// A pod whose devices are missing after a boot is admitted for others, and they are near to the
+// nodes that were agreed on.
+func TestManager_ReplacesNearDevices(t *testing.T) {
+	file := stateFile(t)
+	m := newManager(t, file, withNodes)
+	require.NoError(t, m.Update(gpu, &fake{}, near("a")))
+	p := pod("p", container("c", 1))
+	require.Equal(t, "a0", inject(t, m, p))
+
+	m = newManager(t, file, withNodes)
+	require.NoError(t, m.Update(gpu, &fake{}, near("b")))
+	require.Equal(t, [][]topology.Hint{{hint(true, 0), hint(true, 1), hint(false, 0, 1)}}, m.Hints(p, &p.Spec.Containers[0]))
+	require.NoError(t, m.Reserve(p, &p.Spec.Containers[0], topology.NewSet(1)))
+	injection, err := m.Inject(t.Context(), p, &p.Spec.Containers[0], true)
+	require.NoError(t, err)
+	require.Equal(t, "a0", injection.Env["GPUS"], "it may run with what it has")
+	require.Equal(t, "b1", inject(t, m, p))
+}
