@@ -188,6 +188,47 @@ func TestManager_MemoryAffinity(t *testing.T) {
 	})
 }
 
+// A container that loses its own CPUs may use the memory of all nodes again. What it has been told
+// last counts, and after a restart what is observed.
+func TestRunner_LiftsMemoryConfinement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file, rt, affinity := stateFile(t), new(fakeRuntime), true
+		create := func() (*cpumanager.Manager, func()) {
+			m := newManager(t, newMachine(2, 4), file, func(cfg *cpumanager.Config) { cfg.MemoryAffinity = affinity })
+			return m, start(t, m, rt)
+		}
+		m, stop := create()
+		p := pod("p", container("c", "2"))
+		require.Equal(t, "1-2", inject(t, m, p))
+		rt.run(p, "1-3")
+		synctest.Wait()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.Equal(t, []string{"p/c=1-2@0"}, rt.taken())
+		shared := shares("p")
+		_, err := m.Inject(t.Context(), shared, &shared.Spec.Containers[0], true)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, []string{"p/c=0-7@0-1"}, rt.taken(), "once")
+		stop()
+
+		rt.pods[0].Containers[0].Resources.Cpuset.CPUs = "0-7"
+		rt.pods[0].Containers[0].Resources.Cpuset.MemoryNodes = "1"
+		affinity = false
+		_, stop = create()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Empty(t, rt.taken(), "something else has confined it")
+		stop()
+		affinity = true
+		create()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, []string{"p/c=0-7@0-1"}, rt.taken())
+	})
+}
+
 func TestNew_ChecksConfig(t *testing.T) {
 	_, err := cpumanager.New(cpumanager.Config{StateFile: "cpus.json", Period: -1, RestoreTimeout: -1})
 	for _, want := range []string{"Config.Topology: required", "Config.Reserved: at least one CPU", `Config.StateFile: "cpus.json" must be an absolute path`, "Config.Period: -1ns", "Config.RestoreTimeout: -1ns"} {

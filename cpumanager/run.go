@@ -168,6 +168,9 @@ func (r *Runner) update(ctx context.Context) {
 			}
 			running[c.ID] = true
 			set, exclusive := r.m.desired(pod.UID, c.Name)
+			if set.MemoryNodes == "" && r.isConfined(c) {
+				set.MemoryNodes = r.m.memoryNodes() // an empty list changes nothing
+			}
 			if r.isCurrent(c, set) {
 				continue
 			}
@@ -207,6 +210,20 @@ func (r *Runner) isCurrent(c *runtime.Container, set runtime.Cpuset) bool {
 	}
 	cpus, err := topology.ParseSet(c.Resources.Cpuset.CPUs)
 	return err == nil && cpus.String() == set.CPUs && (set.MemoryNodes == "" || c.Resources.Cpuset.MemoryNodes == set.MemoryNodes)
+}
+
+// isConfined reports whether a container had or has the nodes of its memory from a Manager. Where
+// none sets them, something else may have, whose choice is kept.
+func (r *Runner) isConfined(c *runtime.Container) bool {
+	return r.sent[c.ID].MemoryNodes != "" ||
+		r.m.cfg.MemoryAffinity && c.Resources != nil && c.Resources.Cpuset.MemoryNodes != ""
+}
+
+// memoryNodes returns all NUMA nodes that have memory, or "" if they are unknown.
+func (m *Manager) memoryNodes() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return topology.NewSet(slices.Collect(maps.Keys(m.topology.Memory))...).String()
 }
 
 // desired returns where a container is to run, and whether it is alone there.
