@@ -128,13 +128,14 @@ func (m *Manager) assign(ctx context.Context, pod *corev1.Pod, container *corev1
 	return m.confirm(pod, container.Name)
 }
 
-// resize gives a running container what was reserved for it, and frees those of its CPUs
-// that are more than n, which no admitter decides about.
+// resize gives a running container what was reserved for it, or reserves it again if that was
+// lost, and frees those of its CPUs that are more than n, which no admitter decides about. One
+// that runs on the shared CPUs stays there, and one that cannot get n keeps what it has.
 func (m *Manager) resize(pod *corev1.Pod, container *corev1.Container, n int) error {
 	var err error
 	m.mu.Lock()
 	switch a := m.pods[pod.UID][container.Name]; {
-	case a.CPUs.Len() <= n:
+	case a.CPUs.Len() == n, a.CPUs.Len() == 0:
 	case n > 0:
 		err = m.reserve(pod, container, n, m.topology.Nodes())
 	default:
@@ -143,10 +144,12 @@ func (m *Manager) resize(pod *corev1.Pod, container *corev1.Container, n int) er
 		m.cfg.Logger.Info("exclusive cpus released", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("containerName", container.Name), slog.String("cpus", a.CPUs.String()))
 	}
 	m.mu.Unlock()
-	if err != nil {
-		return err
+	if err == nil {
+		return m.confirm(pod, container.Name)
 	}
-	return m.confirm(pod, container.Name)
+	// An error would hide what else it runs with from the comparison with what it would get now.
+	m.cfg.Logger.Warn("exclusive cpus not resized", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("containerName", container.Name), logattr.Err(err))
+	return nil
 }
 
 // confirm stores an assignment that was only reserved.

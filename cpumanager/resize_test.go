@@ -1,6 +1,7 @@
 package cpumanager_test
 
 import (
+	"log/slog"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/cpumanager"
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/topology"
 )
 
@@ -123,5 +125,40 @@ func TestManager_KeepsCPUsUntilResized(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "1", i.Cpuset.CPUs)
 		require.Equal(t, "2-7", inject(t, m, q))
+	})
+}
+
+// A reservation is not stored: what an admitted resize needs is reserved again if the agent was
+// restarted before it was applied. Without enough CPUs the container keeps those that it has, and
+// one that shares CPUs stays there.
+func TestInject_GrowsWithoutReservation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file, machine, log := stateFile(t), newMachine(1, 6), new(logtest.Buffer)
+		create := func() *cpumanager.Manager {
+			return newManager(t, machine, file, func(cfg *cpumanager.Config) { cfg.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+		}
+		resize := func(m *cpumanager.Manager, request, cpus string) {
+			t.Helper()
+			p := pod("p", container("c", request))
+			_, err := m.Inject(t.Context(), p, &p.Spec.Containers[0], true)
+			require.NoError(t, err)
+			require.Equal(t, cpus, m.CPUs("p", "c").String())
+		}
+		m := create()
+		stop := start(t, m, new(fakeRuntime))
+		require.Equal(t, "1-2", inject(t, m, pod("p", container("c", "2"))))
+		larger := pod("p", container("c", "4"))
+		require.NoError(t, m.Reserve(larger, &larger.Spec.Containers[0], topology.NewSet(0)))
+		stop()
+
+		m = create()
+		start(t, m, new(fakeRuntime))
+		require.Equal(t, "3-4", inject(t, m, pod("other", container("c", "2"))), "it is not reserved any more")
+		resize(m, "4", "1-2")
+		require.Contains(t, log.String(), "requested=4, available=3")
+		require.NoError(t, m.Release("other"))
+		resize(m, "4", "1-4")
+		resize(m, "500m", "")
+		resize(m, "2", "")
 	})
 }
