@@ -188,8 +188,8 @@ func TestManager_MemoryAffinity(t *testing.T) {
 	})
 }
 
-// A container that loses its own CPUs may use the memory of all nodes again. What it has been told
-// last counts, and after a restart what is observed.
+// A container that loses its own CPUs may use the memory of all nodes again. The last update
+// counts, and after a restart what is observed.
 func TestRunner_LiftsMemoryConfinement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file, rt, affinity := stateFile(t), new(fakeRuntime), true
