@@ -11,7 +11,7 @@ func sourceFields() []Field {
 		honoured("staticPodURLHeader", "manifest-url-header", "", "headers of requests to staticPodURL"),
 		honoured("fileCheckFrequency", "file-check-frequency", "20s", "period of reading manifests again without a notification"),
 		honoured("httpCheckFrequency", "http-check-frequency", "20s", "period of requests to staticPodURL"),
-		honoured("syncFrequency", "sync-frequency", "1m0s", "period of pod resyncs"),
+		honoured("syncFrequency", "sync-frequency", "1m0s", "period of pod resyncs; five times as long for pods that need none"),
 		honoured("podLogsDir", "pod-logs-dir", "/var/log/pods", "directory of container logs"),
 		unsupported("runOnce", "runonce", "", "the agent runs until it is stopped; remove it"),
 	}

@@ -2,6 +2,7 @@ package podsync
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +10,14 @@ import (
 	"github.com/sublet-dev/agent/internal/podinput"
 	"github.com/sublet-dev/agent/runtime"
 )
+
+// isSettled reports whether a pod for which nothing is planned needs nothing until a sync of it is
+// requested: all that its syncs depend on announces its changes. Injectors and SoftAdmitters
+// need not, and the content of volumes is updated by syncs.
+func (s *Syncer) isSettled(pod *corev1.Pod) bool {
+	return len(s.cfg.Injectors) == 0 && len(s.cfg.SoftAdmitters) == 0 &&
+		!slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir == nil && v.HostPath == nil })
+}
 
 // plan returns the actions that the pod needs now. Where there were none and nothing has changed
 // since, there are none again: time only ends back-offs, which are actions.

@@ -150,7 +150,7 @@ func (s *Syncer) updateMetadata(ctx context.Context, pod *corev1.Pod, observed r
 		return result, err
 	}
 	if hasRemains(observed) && !sameMetadata(st.updated, pod) {
-		result.Unchanged = false
+		result.Unchanged, result.Settled = false, false
 		if updateErr := updater.UpdatePod(ctx, pod); updateErr != nil {
 			updateErr = fmt.Errorf("update pod: %w", updateErr)
 			s.emitOnce(ctx, pod, st, reasonUpdate, updateErr)
@@ -171,7 +171,7 @@ func hasWork(plan []runtime.Action) bool {
 
 func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, opts runtime.RunOptions, st *podState, report runtime.Report) (runtime.SyncResult, error) {
 	if len(plan) == 0 && len(st.failures) == 0 {
-		return runtime.SyncResult{Unchanged: true}, nil
+		return runtime.SyncResult{Unchanged: true, Settled: s.isSettled(pod)}, nil
 	}
 	var result runtime.SyncResult
 	failures := map[string]runtime.Failure{}

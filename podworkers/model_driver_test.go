@@ -168,7 +168,7 @@ func (x *modelDriver) finish(s *podHistory) {
 	case 2:
 		err = errPanic
 	case 3, 4:
-		result.Unchanged = true
+		result.Unchanged, result.Settled = true, x.rnd.IntN(2) == 0
 	case 5:
 		result.Terminal = true
 	}

@@ -60,7 +60,7 @@ func newTrackerSubject() *trackerSubject {
 }
 
 func (s *trackerSubject) restart() {
-	s.tracker = newTracker(policy{resyncPeriod: time.Minute, backOff: 10 * time.Second, jitter: func(d time.Duration) time.Duration { return d }})
+	s.tracker = newTracker(policy{resyncPeriod: time.Minute, settledPeriod: 5 * time.Minute, backOff: 10 * time.Second, jitter: func(d time.Duration) time.Duration { return d }})
 	s.cancel, s.calls, s.starts = map[types.UID]bool{}, map[types.UID]SyncCall{}, nil
 }
 

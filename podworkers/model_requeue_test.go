@@ -193,6 +193,9 @@ func (h *history) nextCall(s *podHistory) (at time.Time, requested bool) {
 	}
 	if e.err == nil {
 		at = e.at.Add(time.Minute)
+		if e.result.Settled {
+			at = e.at.Add(5 * time.Minute)
+		}
 		if d := e.result.RequeueAt; !d.IsZero() && d.Before(at) {
 			at = later(d, e.at.Add(10*time.Millisecond))
 		}

@@ -9,10 +9,11 @@ import (
 
 // policy configures when calls are due.
 type policy struct {
-	resyncPeriod time.Duration
-	resyncSpread time.Duration // by how much jitter may lengthen it
-	backOff      time.Duration
-	jitter       func(time.Duration) time.Duration // never shortens its argument
+	resyncPeriod  time.Duration
+	settledPeriod time.Duration // resyncPeriod of a settled pod
+	backOff       time.Duration
+	spread        float64                           // by what share of its argument jitter may lengthen it
+	jitter        func(time.Duration) time.Duration // never shortens its argument
 }
 
 // Bounds of the time until the next call.
@@ -83,15 +84,19 @@ func (s *podState) promoteDeferred(now time.Time, e *effect) {
 	}
 }
 
-// nextResync returns when a pod without requests is due: between resyncPeriod and the
+// nextResync returns when a pod without requests is due: between its resync period and the
 // longest that jitter makes of it, and aligned to mergeWindow if that leaves a choice.
-func (p policy) nextResync(now time.Time) time.Time {
-	at := now.Add(p.jitter(p.resyncPeriod))
-	if p.resyncSpread < 2*mergeWindow {
+func (p policy) nextResync(settled bool, now time.Time) time.Time {
+	period := p.resyncPeriod
+	if settled {
+		period = p.settledPeriod
+	}
+	at := now.Add(p.jitter(period))
+	if p.spread*float64(period) < 2*float64(mergeWindow) {
 		return at
 	}
 	aligned := at.Add(at.Truncate(mergeWindow).Sub(at)) // keeps the monotonic reading
-	if aligned.Before(now.Add(p.resyncPeriod)) {
+	if aligned.Before(now.Add(period)) {
 		return aligned.Add(mergeWindow)
 	}
 	return aligned

@@ -261,7 +261,7 @@ func (s *podState) completeSync(result runtime.SyncResult, p policy, now time.Ti
 		return
 	}
 	e.inspect = !result.Unchanged
-	at := p.nextResync(now)
+	at := p.nextResync(result.Settled, now)
 	if !result.RequeueAt.IsZero() && result.RequeueAt.Before(at) {
 		at = later(result.RequeueAt, now.Add(minRequeueDelay))
 	}

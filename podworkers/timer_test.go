@@ -1,6 +1,7 @@
 package podworkers_test
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -83,4 +84,55 @@ func TestWorkers_StopsWhileResyncing(t *testing.T) {
 		assert.NoError(t, w.Run(ctx))
 		assert.Len(t, f.take(), 4)
 	})
+}
+
+// SL-5: a pod that only a request can give something to do is resynced rarely, until a sync finds
+// that it is not settled any more.
+func TestWorkers_ResyncsSettledPodsRarely(t *testing.T) {
+	for name, tc := range map[string]struct {
+		period, settledPeriod, want time.Duration
+	}{
+		"default":                {want: 5 * time.Minute},
+		"of the resync period":   {period: 10 * time.Second, want: 50 * time.Second},
+		"configured":             {settledPeriod: 2 * time.Minute, want: 2 * time.Minute},
+		"the same": {period: time.Minute, settledPeriod: time.Minute, want: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var settled atomic.Bool
+				var mu sync.Mutex
+				var starts []time.Duration
+				begin := time.Now()
+				requireStarts := func(want ...time.Duration) {
+					synctest.Wait()
+					mu.Lock()
+					defer mu.Unlock()
+					assert.Equal(t, want, starts)
+				}
+				f := &fakeSyncer{do: func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
+					if call == "sync" {
+						mu.Lock()
+						starts = append(starts, time.Since(begin).Round(time.Second))
+						mu.Unlock()
+					}
+					return runtime.SyncResult{Unchanged: true, Settled: settled.Load()}, nil
+				}}
+				settled.Store(true)
+				w := runWorkers(t, f, func(c *podworkers.Config) {
+					c.ResyncPeriod, c.SettledResyncPeriod = tc.period, tc.settledPeriod
+				})
+				w.Update(create(newTestPod("a")))
+				time.Sleep(tc.want + time.Second)
+				requireStarts(0, tc.want)
+
+				settled.Store(false)
+				w.Requeue("a", podworkers.RequeueEvent)
+				requested := tc.want + time.Second
+				requireStarts(0, tc.want, requested)
+				period := cmp.Or(tc.period, time.Minute)
+				time.Sleep(period + time.Second)
+				requireStarts(0, tc.want, requested, requested+period)
+			})
+		})
+	}
 }

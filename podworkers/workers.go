@@ -151,8 +151,11 @@ type Config struct {
 	Observer  Observer // Default: none
 
 	ResyncPeriod time.Duration // between syncs of a pod without requests. Default: 1m
-	BackOff      time.Duration // after a failed call. Default: 10s
-	Jitter       float64       // lengthens both by up to this share. Default: 0.5
+	// SettledResyncPeriod is the same for a pod whose last sync had runtime.SyncResult.Settled.
+	// Default: five times ResyncPeriod.
+	SettledResyncPeriod time.Duration
+	BackOff             time.Duration // after a failed call. Default: 10s
+	Jitter              float64       // lengthens both by up to this share. Default: 0.5
 
 	// Logger gets the phases of each pod at Info. Default: discard.
 	Logger *slog.Logger
@@ -161,6 +164,7 @@ type Config struct {
 
 const (
 	defaultResyncPeriod = time.Minute
+	settledResyncs      = 5 // resync periods between syncs of a settled pod
 	defaultBackOff      = 10 * time.Second
 	defaultJitter       = 0.5
 )
@@ -171,6 +175,9 @@ func (c Config) Check() error {
 	var errs []error
 	if c.ResyncPeriod < 0 {
 		errs = append(errs, errors.New("podworkers: Config.ResyncPeriod: must not be negative"))
+	}
+	if c.SettledResyncPeriod < 0 {
+		errs = append(errs, errors.New("podworkers: Config.SettledResyncPeriod: must not be negative"))
 	}
 	if c.BackOff < 0 {
 		errs = append(errs, errors.New("podworkers: Config.BackOff: must not be negative"))
@@ -192,6 +199,9 @@ func (c *Config) complete() error {
 	}
 	if c.ResyncPeriod == 0 {
 		c.ResyncPeriod = defaultResyncPeriod
+	}
+	if c.SettledResyncPeriod == 0 {
+		c.SettledResyncPeriod = settledResyncs * c.ResyncPeriod
 	}
 	if c.BackOff == 0 {
 		c.BackOff = defaultBackOff
@@ -243,7 +253,7 @@ func New(cfg Config) (*Workers, error) {
 	}
 	w := &Workers{
 		cfg:         cfg,
-		tracker:     newTracker(policy{resyncPeriod: cfg.ResyncPeriod, resyncSpread: time.Duration(cfg.Jitter * float64(cfg.ResyncPeriod)), backOff: cfg.BackOff, jitter: jitter(cfg.Jitter)}),
+		tracker:     newTracker(policy{resyncPeriod: cfg.ResyncPeriod, settledPeriod: cfg.SettledResyncPeriod, spread: cfg.Jitter, backOff: cfg.BackOff, jitter: jitter(cfg.Jitter)}),
 		active:      map[types.UID]context.CancelCauseFunc{},
 		killWaiters: map[types.UID][]KillOptions{},
 		finishedCh:  make(chan struct{}, 1),

@@ -70,6 +70,9 @@ type SyncResult struct {
 	// Unchanged means that no call was made that may have changed the runtime: the state
 	// observed before the sync is still valid, and no inspection is needed.
 	Unchanged bool
+	// Settled means that the pod needs nothing until something changes that requests a sync,
+	// or until RequeueAt. A resync of it is only a safety net, and can be rare.
+	Settled bool
 }
 
 // Termination is how and why a pod is terminated: from a request of eviction, for
