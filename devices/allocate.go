@@ -304,32 +304,30 @@ func (m *Manager) forget(uid types.UID, container string, name corev1.ResourceNa
 }
 
 // PreStart prepares the devices of a container for a start of it. It blocks for as long as
-// the plugins take.
+// the plugins take. The error wraps ErrNoPlugin if a plugin is gone that prepares devices,
+// or that has not been seen since the agent started.
 func (m *Manager) PreStart(ctx context.Context, pod *corev1.Pod, container string) error {
 	type call struct {
-		name   corev1.ResourceName
-		ids    []string
-		plugin Plugin
+		name    corev1.ResourceName
+		ids     []string
+		starter PreStarter // nil: gone
 	}
 	m.mu.Lock()
 	var calls []call
 	for name, a := range m.pods[pod.UID][container] {
-		if r := m.resources[name]; r != nil {
-			calls = append(calls, call{name, slices.Clone(a.IDs), r.plugin})
+		if r := m.resources[name]; r != nil && !r.canSkipPreStart {
+			starter, _ := r.plugin.(PreStarter)
+			calls = append(calls, call{name, slices.Clone(a.IDs), starter})
 		}
 	}
 	m.mu.Unlock()
 	slices.SortFunc(calls, func(a, b call) int { return strings.Compare(string(a.name), string(b.name)) })
 	for _, c := range calls {
-		if c.plugin == nil {
+		if c.starter == nil {
 			return fmt.Errorf("devices of container %s: %s: %w: is the device plugin running?", container, c.name, ErrNoPlugin)
 		}
-		starter, ok := c.plugin.(PreStarter)
-		if !ok {
-			continue
-		}
 		bounded, cancel := context.WithTimeout(ctx, m.cfg.PreStartTimeout)
-		err := safe.Call(m.cfg.Logger, "prepare devices of "+string(c.name), func() error { return starter.PreStart(bounded, c.ids) })
+		err := safe.Call(m.cfg.Logger, "prepare devices of "+string(c.name), func() error { return c.starter.PreStart(bounded, c.ids) })
 		cancel()
 		if err != nil {
 			return fmt.Errorf("devices of container %s: %s: prepare %s: %w", container, c.name, strings.Join(c.ids, ", "), err)

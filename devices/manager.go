@@ -36,7 +36,7 @@ type Plugin interface {
 }
 
 // PreStarter is implemented by plugins that prepare devices before each start of a
-// container.
+// container. While such a plugin is gone, containers with its devices do not start.
 type PreStarter interface {
 	PreStart(ctx context.Context, ids []string) error
 }
@@ -121,10 +121,11 @@ type Manager struct {
 
 // resourceState is what is known of a resource.
 type resourceState struct {
-	plugin         Plugin // nil: gone
-	disconnectedAt time.Time
-	devices        map[string]Device
-	unknown        map[types.UID]string // running pods whose devices are not known, and their names
+	plugin          Plugin // nil: gone
+	canSkipPreStart bool   // the plugin is no PreStarter, or was none; false while none has been seen
+	disconnectedAt  time.Time
+	devices         map[string]Device
+	unknown         map[types.UID]string // running pods whose devices are not known, and their names
 }
 
 // hasMissing reports whether the plugin does not list one of the devices any more. While
@@ -189,7 +190,10 @@ func (m *Manager) Update(resource corev1.ResourceName, plugin Plugin, list []Dev
 	if err := m.load(); err != nil {
 		return err
 	}
-	m.change(resource, func(r *resourceState) { r.plugin, r.disconnectedAt, r.devices = plugin, time.Time{}, byID })
+	_, isPreStarter := plugin.(PreStarter)
+	m.change(resource, func(r *resourceState) {
+		r.plugin, r.canSkipPreStart, r.disconnectedAt, r.devices = plugin, !isPreStarter, time.Time{}, byID
+	})
 	return nil
 }
 

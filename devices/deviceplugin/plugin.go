@@ -53,6 +53,15 @@ func dial(ctx context.Context, path string, options *api.DevicePluginOptions, ti
 	return p, nil
 }
 
+// provider returns the plugin as the device manager gets it: a devices.PreStarter only if it
+// prepares devices.
+func (p *plugin) provider() devices.Plugin {
+	if p.options.GetPreStartRequired() {
+		return preStarter{p}
+	}
+	return p
+}
+
 // watch calls update with each list of devices. It returns when the plugin ends the stream
 // or ctx is done.
 func (p *plugin) watch(ctx context.Context, update func([]devices.Device) error) error {
@@ -153,11 +162,11 @@ func (p *plugin) Choose(ctx context.Context, available, include []string, n int)
 	return r.GetContainerResponses()[0].GetDeviceIDs(), nil
 }
 
+// preStarter is a plugin that prepares devices before each start of a container.
+type preStarter struct{ *plugin }
+
 // PreStart implements devices.PreStarter.
-func (p *plugin) PreStart(ctx context.Context, ids []string) error {
-	if !p.options.GetPreStartRequired() {
-		return nil
-	}
+func (p preStarter) PreStart(ctx context.Context, ids []string) error {
 	if _, err := p.client.PreStartContainer(ctx, &api.PreStartContainerRequest{DevicesIds: ids}); err != nil {
 		return fmt.Errorf("device plugin at %s: %w", p.path, err)
 	}

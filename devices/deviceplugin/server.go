@@ -207,10 +207,11 @@ func (s *Server) register(ctx context.Context, name corev1.ResourceName, r *api.
 func (s *Server) watch(ctx context.Context, name corev1.ResourceName, p *plugin) {
 	log := s.cfg.Logger.With(slog.String("resource", string(name)), slog.String("endpoint", filepath.Base(p.path)))
 	log.Info("device plugin registered")
+	provider := p.provider()
 	err := p.watch(ctx, func(list []devices.Device) error {
-		return s.cfg.Devices.Update(name, p, list)
+		return s.cfg.Devices.Update(name, provider, list)
 	})
-	s.cfg.Devices.Disconnect(name, p)
+	s.cfg.Devices.Disconnect(name, provider)
 	log.Info("device plugin disconnected", logattr.Err(err))
 	if err := p.conn.Close(); err != nil {
 		log.Debug("close failed", logattr.Err(err))

@@ -229,10 +229,11 @@ func TestServer_FollowsAPlugin(t *testing.T) {
 	becomes(t, m, 2)
 	stop()
 	becomes(t, m, 0)
+	require.NoError(t, m.PreStart(t.Context(), one, "c"), "the container may start while the plugin is gone")
 
 	restarted := newPlugin("a", "b", "c")
 	restarted.options = &api.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
-	restarted.serve(t, dir, "gpu.sock")
+	stop = restarted.serve(t, dir, "gpu.sock")
 	r := request("gpu.sock")
 	r.Options = nil // asked for instead
 	require.NoError(t, register(t, dir, r))
@@ -244,6 +245,9 @@ func TestServer_FollowsAPlugin(t *testing.T) {
 	injection, err = m.Inject(t.Context(), two, &two.Spec.Containers[0], false)
 	require.NoError(t, err)
 	require.Equal(t, "c", injection.Env["GPUS"], "what the plugin prefers")
+	stop()
+	becomes(t, m, 0)
+	require.ErrorIs(t, m.PreStart(t.Context(), one, "c"), devices.ErrNoPlugin)
 }
 
 // The list of a plugin that was replaced does not come after that of its successor.
