@@ -92,10 +92,10 @@ func TestWorkers_ResyncsSettledPodsRarely(t *testing.T) {
 	for name, tc := range map[string]struct {
 		period, settledPeriod, want time.Duration
 	}{
-		"default":                {want: 5 * time.Minute},
-		"of the resync period":   {period: 10 * time.Second, want: 50 * time.Second},
-		"configured":             {settledPeriod: 2 * time.Minute, want: 2 * time.Minute},
-		"the same": {period: time.Minute, settledPeriod: time.Minute, want: time.Minute},
+		"default":              {want: 5 * time.Minute},
+		"of the resync period": {period: 10 * time.Second, want: 50 * time.Second},
+		"configured":           {settledPeriod: 2 * time.Minute, want: 2 * time.Minute},
+		"the same":             {period: time.Minute, settledPeriod: time.Minute, want: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
