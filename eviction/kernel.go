@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -14,7 +16,7 @@ import (
 // the machine.
 type KernelConfig struct {
 	// NodeCgroup is the cgroup whose memory limit is the node's, as a path below the
-	// hierarchies' roots. Default: the machine.
+	// hierarchies' roots. Without a limit the machine counts. Default: the machine.
 	NodeCgroup string
 	// PodsCgroup returns the cgroup of all pods, if it has a memory limit, or "" while it
 	// is unknown. It need not exist yet. Default: none.
@@ -36,7 +38,7 @@ func KernelNotifiers(c KernelConfig) []ThresholdNotifier {
 		c.ProcMount = "/proc"
 	}
 	node := func() string { return filepath.Join("/", c.NodeCgroup) }
-	notifiers := []ThresholdNotifier{c.usage(node, MemoryAvailable), PSINotifier{Path: filepath.Join(c.ProcMount, "pressure/memory")}}
+	notifiers := []ThresholdNotifier{c.usage(c.limitedCgroup, MemoryAvailable), PSINotifier{Path: filepath.Join(c.ProcMount, "pressure/memory")}}
 	if c.NodeCgroup != "" {
 		notifiers = append(notifiers, cgroupEventsNotifier{c.CgroupMount, node})
 	}
@@ -44,6 +46,23 @@ func KernelNotifiers(c KernelConfig) []ThresholdNotifier {
 		notifiers = append(notifiers, c.usage(c.PodsCgroup, AllocatableMemoryAvailable), cgroupEventsNotifier{c.CgroupMount, c.PodsCgroup})
 	}
 	return notifiers
+}
+
+// limitedCgroup returns the cgroup of v1 that bounds the memory of the node: the one with the
+// lowest limit of NodeCgroup and those above it, or "/" if none has a limit.
+func (c *KernelConfig) limitedCgroup() string {
+	const unlimited = 1 << 62 // the kernel has a number for that, which depends on the page size
+	group, lowest := "/", uint64(unlimited)
+	for at := filepath.Join("/", c.NodeCgroup); at != "/"; at = filepath.Dir(at) {
+		data, err := os.ReadFile(filepath.Join(c.CgroupMount, "memory", at, "memory.limit_in_bytes"))
+		if err != nil {
+			continue
+		}
+		if limit, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64); err == nil && limit < lowest {
+			group, lowest = at, limit
+		}
+	}
+	return group
 }
 
 func (c *KernelConfig) usage(group func() string, signal Signal) ThresholdNotifier {

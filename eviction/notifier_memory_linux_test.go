@@ -129,3 +129,32 @@ func TestMemoryThresholdNotifier_KernelRefuses(t *testing.T) {
 	require.Empty(t, n.UpdateThresholds(u, thresholds), "it does not wait for Watch")
 	require.ErrorContains(t, <-done, "memory threshold: ")
 }
+
+// EV-10: the usage of a cgroup without a limit says nothing about the node: that of the one with the
+// lowest limit counts, or that of the machine.
+func TestKernelNotifiers_UsageOfLimitedCgroup(t *testing.T) {
+	const none = "9223372036854771712"
+	for name, tc := range map[string]struct{ slice, node, want string }{
+		"a limit":             {none, "1000", "/slice/node"},
+		"none":                {none, none, "/"},
+		"no cgroup":           {none, "", "/"},
+		"one of those above":  {"1000", none, "/slice"},
+		"a lower one above":   {"1000", "2000", "/slice"},
+		"a higher one above":  {"2000", "1000", "/slice/node"},
+		"an unreadable limit": {"1000", "?", "/slice"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mount := t.TempDir()
+			for group, limit := range map[string]string{"slice": tc.slice, "slice/node": tc.node} {
+				if limit != "" {
+					dir := filepath.Join(mount, "memory", group)
+					require.NoError(t, os.MkdirAll(dir, 0o700))
+					require.NoError(t, os.WriteFile(filepath.Join(dir, "memory.limit_in_bytes"), []byte(limit+"\n"), 0o600))
+				}
+			}
+			n, ok := KernelNotifiers(KernelConfig{NodeCgroup: "/slice/node", CgroupMount: mount})[0].(*MemoryThresholdNotifier)
+			require.True(t, ok)
+			assert.Equal(t, tc.want, n.group())
+		})
+	}
+}

@@ -39,14 +39,21 @@ func (g *groups) boundOf(group string, now time.Time) (runtime.MemoryUsage, erro
 	if err != nil {
 		return runtime.MemoryUsage{}, err
 	}
-	limit := "memory.limit_in_bytes"
-	if g.v2 {
-		limit = "memory.max"
-	}
-	if n, err := g.number(join(g.memory, group, limit)); err == nil && n < unlimited {
-		m.Capacity = n
-	}
+	m.Capacity = g.memoryLimit(group)
 	return m, nil
+}
+
+// memoryLimit returns the limit of a cgroup, or zero without one.
+func (g *groups) memoryLimit(group string) uint64 {
+	file := "memory.limit_in_bytes"
+	if g.v2 {
+		file = "memory.max"
+	}
+	n, err := g.number(join(g.memory, group, file))
+	if err != nil || n >= unlimited {
+		return 0
+	}
+	return n
 }
 
 // memoryOf returns the memory usage of a cgroup, without a capacity.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +37,25 @@ func machineMemory(proc *reader, now time.Time) (runtime.MemoryUsage, error) {
 	m := runtime.MemoryUsage{At: now, Capacity: total, Usage: total - min(free, total), RSS: anon}
 	m.WorkingSet = m.Usage - min(inactive, m.Usage)
 	return m, nil
+}
+
+// nodeMemory returns the memory usage of the machine or, if one of the node's cgroup and those
+// above it has a lower limit than the machine has memory, of the one with the lowest.
+func (p *Provider) nodeMemory(g *groups, now time.Time) (runtime.MemoryUsage, error) {
+	machine, err := machineMemory(p.proc, now)
+	group, capacity := "", machine.Capacity
+	for at := p.cfg.NodeCgroup; at != ""; at = path.Dir(at) {
+		if limit := g.memoryLimit(at); limit > 0 && (capacity == 0 || limit < capacity) {
+			group, capacity = at, limit
+		}
+		if at == "/" {
+			break
+		}
+	}
+	if group == "" {
+		return machine, err
+	}
+	return g.boundOf(group, now)
 }
 
 // BootTime returns when the machine was booted, or the zero time if that is unknown.

@@ -55,7 +55,8 @@ type Config struct {
 	Proc    fs.FS // Default: /proc
 	Cgroups fs.FS // Default: /sys/fs/cgroup
 	// NodeCgroup is the cgroup whose limits on memory and processes are those of the node,
-	// for example of an agent in a container. Default: the limits of the machine.
+	// for example of an agent in a container. For memory, a lower limit of a cgroup above it
+	// counts. Without a limit the machine is measured. Default: the machine.
 	NodeCgroup string
 	// PodsCgroup returns the cgroup of all pods, or "" while it is unknown. It must not
 	// block. Default: the usage of all pods together is not measured.
@@ -189,20 +190,15 @@ func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
 	var errs []error
 	note := func(err error) { errs = append(errs, err) }
 	var err error
-	if p.cfg.NodeCgroup == "" {
-		u.Memory, err = machineMemory(p.proc, now)
-		note(err)
-		u.Pids, err = machinePids(p.proc, now)
-		note(err)
-	} else {
-		u.Memory, err = g.boundOf(p.cfg.NodeCgroup, now)
-		note(err)
+	u.Memory, err = p.nodeMemory(g, now)
+	note(err)
+	if p.cfg.NodeCgroup != "" {
 		u.Pids, err = g.boundPidsOf(p.cfg.NodeCgroup, now)
 		note(err)
-		if u.Pids.Max == 0 {
-			u.Pids, err = machinePids(p.proc, now)
-			note(err)
-		}
+	}
+	if u.Pids.Max == 0 {
+		u.Pids, err = machinePids(p.proc, now)
+		note(err)
 	}
 	if all := p.allPods(); all != "" {
 		u.PodsMemory, err = g.boundOf(all, now)
