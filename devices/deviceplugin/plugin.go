@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
@@ -29,8 +30,8 @@ type plugin struct {
 	options *api.DevicePluginOptions
 }
 
-// dial connects to the plugin that listens on a socket.
-func dial(ctx context.Context, path string, options *api.DevicePluginOptions, timeout time.Duration) (*plugin, error) {
+// dial connects to the plugin at a socket, and waits until it serves.
+func dial(ctx context.Context, path string, timeout time.Duration) (*plugin, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn, err := grpc.NewClient("passthrough:///"+path,
@@ -39,16 +40,19 @@ func dial(ctx context.Context, path string, options *api.DevicePluginOptions, ti
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: timeout,
+		}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("device plugin at %s: %w", path, err)
 	}
-	p := &plugin{path: path, conn: conn, client: api.NewDevicePluginClient(conn), options: options}
-	if options == nil {
-		// Older plugins leave them out of the registration.
-		if p.options, err = p.client.GetDevicePluginOptions(ctx, &api.Empty{}, grpc.WaitForReady(true)); err != nil {
-			return nil, errors.Join(fmt.Errorf("device plugin at %s does not answer: %w", path, err), conn.Close())
-		}
+	p := &plugin{path: path, conn: conn, client: api.NewDevicePluginClient(conn)}
+	// The registration may have the options too, but says nothing about the socket: some plugins
+	// register a moment before they serve, and do not notice if they are lost.
+	if p.options, err = p.client.GetDevicePluginOptions(ctx, &api.Empty{}, grpc.WaitForReady(true)); err != nil {
+		return nil, errors.Join(fmt.Errorf("device plugin at %s does not answer: %w", path, err), conn.Close())
 	}
 	return p, nil
 }

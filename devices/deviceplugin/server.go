@@ -46,8 +46,8 @@ type Config struct {
 	// Required. Plugins usually expect /var/lib/kubelet/device-plugins.
 	Dir     string
 	Devices Devices // required
-	// DialTimeout bounds the connection to a plugin that registers. Default: 10 seconds,
-	// as in the kubelet.
+	// DialTimeout bounds the time that a plugin that registers has to serve its socket.
+	// Default: 10 seconds, as in the kubelet.
 	DialTimeout time.Duration
 	Logger      *slog.Logger // default: discard
 }
@@ -154,8 +154,8 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	return unixsocket.Listen(ctx, filepath.Join(s.cfg.Dir, SocketName))
 }
 
-// Register implements the device plugin API. The answer comes before the devices of the
-// plugin are known.
+// Register implements the device plugin API. The answer comes when the plugin serves its
+// socket, and before its devices are known.
 func (s *Server) Register(ctx context.Context, r *api.RegisterRequest) (*api.Empty, error) {
 	name := corev1.ResourceName(r.GetResourceName())
 	err := s.register(ctx, name, r)
@@ -176,7 +176,7 @@ func (s *Server) register(ctx context.Context, name corev1.ResourceName, r *api.
 	if !devices.IsExtendedResource(name) {
 		return fmt.Errorf("%q is not the name of an extended resource, such as vendor.example/device", name)
 	}
-	p, err := dial(ctx, filepath.Join(s.cfg.Dir, r.GetEndpoint()), r.GetOptions(), s.cfg.DialTimeout)
+	p, err := dial(ctx, filepath.Join(s.cfg.Dir, r.GetEndpoint()), s.cfg.DialTimeout)
 	if err != nil {
 		return err
 	}

@@ -234,9 +234,7 @@ func TestServer_FollowsAPlugin(t *testing.T) {
 	restarted := newPlugin("a", "b", "c")
 	restarted.options = &api.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}
 	stop = restarted.serve(t, dir, "gpu.sock")
-	r := request("gpu.sock")
-	r.Options = nil // asked for instead
-	require.NoError(t, register(t, dir, r))
+	require.NoError(t, register(t, dir, request("gpu.sock")), "its own options count, not those of the request")
 	becomes(t, m, 3)
 	require.NoError(t, m.PreStart(t.Context(), one, "c"))
 	require.Equal(t, [][]string{{"a"}}, restarted.started)
@@ -354,9 +352,24 @@ func TestRegister_RejectsAbsentPlugins(t *testing.T) {
 		cancel()
 		require.NoError(t, <-done)
 	}()
-	r := request("absent.sock")
-	r.Options = nil
-	require.ErrorContains(t, register(t, dir, r), "does not answer")
+	require.ErrorContains(t, register(t, dir, request("absent.sock")), "does not answer")
+}
+
+// A plugin that registers before it serves is waited for.
+func TestRegister_WaitsForPlugins(t *testing.T) {
+	dir, m := socketDir(t), newManager(t)
+	start(t, dir, m)
+	early, err := net.Listen("unix", filepath.Join(dir, "gpu.sock"))
+	require.NoError(t, err)
+	registered := make(chan error, 1)
+	go func() { registered <- register(t, dir, request("gpu.sock")) }()
+	conn, err := early.Accept()
+	require.NoError(t, err)
+	require.NoError(t, conn.Close()) // the first attempt fails
+	require.NoError(t, early.Close())
+	newPlugin("a").serve(t, dir, "gpu.sock")
+	becomes(t, m, 1)
+	require.NoError(t, <-registered)
 }
 
 // Another process's sockets stay; those of processes that are gone are removed.
