@@ -41,7 +41,7 @@ func (r *Registry) serve(run, removed context.Context, path string) {
 			log.Info("plugin registered", slog.String("type", p.Type), slog.String("plugin", p.Name))
 			<-ctx.Done()
 			if run.Err() == nil {
-				_ = safe.Call(log, "plugin handler", func() error { r.cfg.Handlers[p.Type].Deregister(run, p); return nil }) // logged
+				r.withdraw(run, p)
 				log.Info("plugin deregistered", slog.String("type", p.Type), slog.String("plugin", p.Name))
 			}
 			return
@@ -88,7 +88,7 @@ func (r *Registry) register(ctx context.Context, path string) (Plugin, error) {
 	defer cancelNotify()
 	if _, err := client.NotifyRegistrationStatus(notifyCtx, answer); err != nil {
 		if rejection == nil {
-			r.cfg.Handlers[p.Type].Deregister(ctx, p)
+			r.withdraw(ctx, p)
 		}
 		return p, errors.Join(rejection, fmt.Errorf("plugin does not take its registration: %w", err))
 	}
@@ -107,4 +107,9 @@ func (r *Registry) offer(ctx context.Context, p Plugin) error {
 		return fmt.Errorf("plugin endpoint %q must be an absolute path", p.Endpoint)
 	}
 	return safe.Call(r.cfg.Logger, "plugin handler", func() error { return h.Register(ctx, p) })
+}
+
+// withdraw tells the handler that has accepted a plugin that it is gone.
+func (r *Registry) withdraw(ctx context.Context, p Plugin) {
+	safe.Do(r.cfg.Logger, "plugin handler", func() { r.cfg.Handlers[p.Type].Deregister(ctx, p) })
 }

@@ -87,6 +87,8 @@ type recorder struct {
 	plugins map[string]pluginregistry.Plugin
 	reject  error
 	panics  bool
+
+	deregisterPanics bool
 }
 
 func (r *recorder) Register(_ context.Context, p pluginregistry.Plugin) error {
@@ -105,6 +107,9 @@ func (r *recorder) Deregister(_ context.Context, p pluginregistry.Plugin) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.plugins, p.Socket)
+	if r.deregisterPanics {
+		panic("no such luck")
+	}
 }
 
 func (r *recorder) names() map[string]string {
@@ -234,6 +239,22 @@ func TestRun_TakesBackWhatIsNotTaken(t *testing.T) {
 	become(t, h, map[string]string{})
 	p.deaf.Store(false)
 	become(t, h, map[string]string{"a.sock": "shy"})
+}
+
+// A handler that panics when it loses a plugin, in one way or the other, ends nothing else.
+func TestRun_SurvivesPanicsOfDeregister(t *testing.T) {
+	dir, h := start(t)
+	p := plugin("shy")
+	h.set(func() { h.deregisterPanics = true })
+	p.deaf.Store(true)
+	stop := p.serve(t, filepath.Join(dir, "a.sock"))
+	require.Eventually(t, func() bool { return p.lastAnswer() != nil }, testTimeout, time.Millisecond)
+	p.deaf.Store(false)
+	become(t, h, map[string]string{"a.sock": "shy"})
+	stop()
+	become(t, h, map[string]string{})
+	plugin("next").serve(t, filepath.Join(dir, "b.sock"))
+	become(t, h, map[string]string{"b.sock": "next"})
 }
 
 func TestNew_ChecksConfig(t *testing.T) {
