@@ -156,6 +156,7 @@ func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.
 		return Summary{}, err
 	}
 	s := Summarize(nodeName, p.BootTime(), &u, pods)
+	p.addMemoryFileSystems(&s)
 	if p.cfg.DriverVolumes != nil {
 		addDriverVolumes(&s, pods, p.cfg.DriverVolumes)
 	}
@@ -197,7 +198,8 @@ func claimsOf(pod *corev1.Pod) map[string]*PVCReference {
 }
 
 // Summarize converts a measurement to a Summary. bootTime is the start time of the node;
-// those of pods and containers come from the statuses in pods. It is pure. The result
+// those of pods and containers come from the statuses in pods. Volumes in memory have only
+// what is used of them, because u does not have their file systems. It is pure. The result
 // shares values with u.
 func Summarize(nodeName string, bootTime time.Time, u *runtime.NodeUsage, pods []*corev1.Pod) Summary {
 	s := Summary{
@@ -261,11 +263,13 @@ func podStats(node *runtime.NodeUsage, u *runtime.PodUsage, pod *corev1.Pod) Pod
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(u.Volumes)) {
-		v := u.Volumes[name]
-		if !v.InMemory {
+		v, in := u.Volumes[name], node.NodeFS
+		if v.InMemory {
+			in = runtime.FSUsage{} // each has its own
+		} else {
 			add(v.DiskUsage)
 		}
-		if fs := diskStats(v.DiskUsage, node.NodeFS); fs != nil {
+		if fs := diskStats(v.DiskUsage, in); fs != nil {
 			s.VolumeStats = append(s.VolumeStats, VolumeStats{FSStats: *fs, Name: name})
 		}
 	}
