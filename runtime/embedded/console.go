@@ -3,10 +3,8 @@ package embedded
 import (
 	"bytes"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -34,29 +32,14 @@ type containerStreams struct {
 	torn     bool       // file ends in the middle of an entry
 	partial  [2][]byte  // stdout, stderr: the unterminated line
 	attached map[*attachedClient]struct{}
+	taken    sync.Cond // signaled when isBlocked may have changed
+	drained  bool      // Drain was called
 	closed   bool
-}
-
-// attachedClient is one attached client. A slow one slows the container down, as a slow
-// terminal does, until the container has exited; one that has detached is skipped.
-type attachedClient struct {
-	chunks   chan chunk
-	end      chan struct{} // closed when the container's output ends
-	detached chan struct{} // closed by detach
-}
-
-// chunk is a piece of output for an attached client.
-type chunk struct {
-	stream int
-	data   []byte
-}
-
-func newAttachedClient() *attachedClient {
-	return &attachedClient{chunks: make(chan chunk, 16), end: make(chan struct{}), detached: make(chan struct{})}
 }
 
 func newContainerStreams(path string, cfg *v1.ContainerConfig) *containerStreams {
 	c := &containerStreams{path: path, tty: cfg.GetTty(), isOnce: cfg.GetStdinOnce()}
+	c.taken.L = &c.mu
 	if cfg.GetStdin() {
 		c.stdin, c.input = io.Pipe()
 	}
@@ -78,27 +61,20 @@ type output struct {
 	stream int
 }
 
-// Write logs p and sends it to the attached clients. It never fails: a full disk does
-// not end a container.
+// Write logs p, gives it to the attached clients, and waits while one of them reads too
+// slowly. It never fails: a full disk does not end a container.
 func (o output) Write(p []byte) (int, error) {
 	o.c.mu.Lock()
+	defer o.c.mu.Unlock()
 	if o.c.closed {
-		o.c.mu.Unlock()
 		return len(p), nil
 	}
 	o.c.log(o.stream, p)
-	clients := slices.Collect(maps.Keys(o.c.attached))
-	o.c.mu.Unlock()
-	if len(clients) == 0 {
-		return len(p), nil
+	if len(o.c.attached) > 0 {
+		o.c.enqueue(chunk{o.stream, bytes.Clone(p)})
 	}
-	data := bytes.Clone(p)
-	for _, t := range clients {
-		select {
-		case t.chunks <- chunk{o.stream, data}:
-		case <-t.detached:
-		case <-t.end:
-		}
+	for o.c.isBlocked() {
+		o.c.taken.Wait()
 	}
 	return len(p), nil
 }
@@ -194,6 +170,14 @@ func (c *containerStreams) Release() {
 	}
 }
 
+// Drain implements LogFile.
+func (c *containerStreams) Drain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drained = true
+	c.taken.Broadcast()
+}
+
 // reopen opens a new file of the same name, after a rotation.
 func (c *containerStreams) reopen() error {
 	c.mu.Lock()
@@ -203,28 +187,6 @@ func (c *containerStreams) reopen() error {
 	}
 	c.torn = false
 	return c.open()
-}
-
-// attach sends further output to t until detach or the exit of the container, which
-// closes t.end.
-func (c *containerStreams) attach(t *attachedClient) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		close(t.end)
-		return
-	}
-	if c.attached == nil {
-		c.attached = map[*attachedClient]struct{}{}
-	}
-	c.attached[t] = struct{}{}
-}
-
-func (c *containerStreams) detach(t *attachedClient) {
-	close(t.detached)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.attached, t)
 }
 
 // close writes the unterminated lines, closes the file and ends the attached clients.
@@ -251,6 +213,7 @@ func (c *containerStreams) close() {
 		close(t.end)
 	}
 	c.attached = nil
+	c.taken.Broadcast()
 	if c.input != nil {
 		_ = c.stdin.Close()
 		_ = c.input.Close()

@@ -2,13 +2,11 @@ package embedded
 
 import (
 	"errors"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -141,25 +139,4 @@ func TestContainerStreams_EndATornEntry(t *testing.T) {
 // rotate renames the log file and opens a new one.
 func (c *containerStreams) rotate() error {
 	return errors.Join(os.Rename(c.path, c.path+".1"), c.reopen())
-}
-
-// The exit of the container ends the wait for a client that takes no output.
-func TestContainerStreams_CloseEndsABlockedWrite(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, client := newContainerStreams("", &v1.ContainerConfig{}), newAttachedClient()
-		c.attach(client)
-		defer c.detach(client)
-		written := make(chan int, cap(client.chunks)+1)
-		go func() {
-			for range cap(written) {
-				n, _ := io.WriteString(c.io().Stdout, "x")
-				written <- n
-			}
-		}()
-		synctest.Wait()
-		require.Len(t, written, cap(client.chunks), "the last write waits for the client")
-		c.close()
-		synctest.Wait()
-		assert.Len(t, written, cap(written))
-	})
 }

@@ -114,13 +114,15 @@ func (r *Runtime) AttachStreams(ctx context.Context, id string, sio IO, resize <
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case k := <-t.chunks:
-			if err := sio.write(k); err != nil {
+		case <-t.more:
+			if _, err := c.console.pass(t, sio); err != nil {
 				return err
 			}
 		case <-t.end:
-			if err := sio.writeRest(t); err != nil {
-				return err
+			for more := true; more; {
+				if more, err = c.console.pass(t, sio); err != nil {
+					return err
+				}
 			}
 			select { // the output ends before the exit is recorded
 			case <-c.done:
@@ -140,28 +142,15 @@ func (r *Runtime) AttachStreams(ctx context.Context, id string, sio IO, resize <
 	}
 }
 
-// write writes one chunk to the client.
-func (s IO) write(k chunk) error {
-	w := [...]io.Writer{s.Stdout, s.Stderr}[k.stream]
-	if w == nil {
-		return nil
+// pass writes the next chunk for t to its client. It returns false if there is none.
+func (c *containerStreams) pass(t *attachedClient, client IO) (ok bool, err error) {
+	k, ok := c.take(t)
+	w := [...]io.Writer{client.Stdout, client.Stderr}[k.stream]
+	if !ok || w == nil {
+		return ok, nil
 	}
-	_, err := w.Write(k.data)
-	return err
-}
-
-// writeRest writes the remaining output after the container's exit.
-func (s IO) writeRest(t *attachedClient) error {
-	for {
-		select {
-		case k := <-t.chunks:
-			if err := s.write(k); err != nil {
-				return err
-			}
-		default:
-			return nil
-		}
-	}
+	_, err = w.Write(k.data)
+	return ok, err
 }
 
 // DialPort opens a connection to a port of a ready pod.

@@ -129,7 +129,7 @@ type IO struct {
 }
 
 // LogFile is the log file to which a Runtime writes the output of a container. Without
-// either call the first output creates it, and it stays open until the container exits.
+// any call the first output creates it, and it stays open until the container exits.
 type LogFile interface {
 	// Create creates the file before the first output, for clients that follow the log
 	// of a silent container.
@@ -137,6 +137,10 @@ type LogFile interface {
 	// Release closes the file until the next output, so that an idle container keeps no
 	// descriptor open.
 	Release()
+	// Drain says that the container has exited and that what is still written is the rest
+	// of its output. Writes no longer wait for attached clients, who get it nevertheless,
+	// so that one that does not read costs neither the log nor others the end.
+	Drain()
 }
 
 // Exec is a command to run in a container.

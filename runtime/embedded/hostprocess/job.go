@@ -7,16 +7,11 @@ import (
 	"os"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
-
-// outputDrainTimeout bounds the wait for output after the exit of a process while others
-// have its pipe open.
-const outputDrainTimeout = time.Second
 
 // job is a command with its streams.
 type job struct {
@@ -29,10 +24,11 @@ type job struct {
 	proc   *os.Process
 	tagged bool
 	std    [3]*os.File
-	copies sync.WaitGroup // of output
-	ours   []*os.File     // our ends
-	theirs []*os.File     // closed once the command runs
-	feed   func()         // copies input; nil without
+	output outputs
+	drain  func()     // called after the exit, before the rest of the output is taken; nil without
+	ours   []*os.File // our ends
+	theirs []*os.File // closed once the command runs
+	feed   func()     // copies input; nil without
 	master *os.File
 
 	mu     sync.Mutex // guards the rest
@@ -64,6 +60,9 @@ func (j *job) connect(sio embedded.IO) error {
 	if err != nil {
 		j.close()
 	}
+	if sio.Log != nil {
+		j.drain = sio.Log.Drain
+	}
 	return err
 }
 
@@ -79,7 +78,7 @@ func (j *job) pipes(sio embedded.IO) error {
 		}
 		j.std[1+i] = w
 		j.ours, j.theirs = append(j.ours, r), append(j.theirs, w)
-		j.copies.Go(func() { _, _ = io.Copy(to, r) })
+		j.output.copy(to, r)
 	}
 	if sio.Stdin == nil {
 		return nil
@@ -108,7 +107,7 @@ func (j *job) terminal(sio embedded.IO) error {
 	j.std = [3]*os.File{slave, slave, slave}
 	j.attr.Setctty = true
 	if sio.Stdout != nil {
-		j.copies.Go(func() { _, _ = io.Copy(sio.Stdout, master) })
+		j.output.copy(sio.Stdout, master)
 	}
 	if sio.Stdin != nil {
 		j.feed = func() { _, _ = io.Copy(master, sio.Stdin) }
@@ -146,31 +145,19 @@ func (j *job) kill() {
 	}
 }
 
-// finish reaps the command, waits for the rest of its output for no longer than twice
-// outputDrainTimeout, and returns its exit code.
-func (j *job) finish() int32 {
+// finish reaps the command, waits for the rest of its output, for a short time once
+// abandoned is closed, and returns its exit code.
+func (j *job) finish(abandoned <-chan struct{}) int32 {
 	j.mu.Lock()
 	j.reaped = true
 	state, err := j.proc.Wait() // it has exited already
 	j.mu.Unlock()
-	copied := make(chan struct{})
-	go func() {
-		j.copies.Wait()
-		close(copied)
-	}()
-	t := time.NewTimer(outputDrainTimeout)
-	defer t.Stop()
-	select {
-	case <-copied:
-	case <-t.C: // another process has the pipe open
+	if j.drain != nil {
+		j.drain()
 	}
+	j.output.finish(abandoned)
 	for _, f := range j.ours {
 		_ = f.Close()
-	}
-	t.Reset(outputDrainTimeout)
-	select {
-	case <-copied:
-	case <-t.C: // who gets the output does not take it; the exit of the container ends that
 	}
 	if err != nil {
 		return 255 // other code of this process reaped it

@@ -122,7 +122,7 @@ func (p *containerProcess) run(argv []string, sio embedded.IO, started chan<- er
 	p.ended = true
 	p.mu.Unlock()
 	p.killRest()
-	code := j.finish()
+	code := j.finish(nil)
 	p.ns.close()
 	p.disk.close()
 	p.exited(embedded.Exit{Code: code, At: at})
@@ -208,7 +208,7 @@ func (p *containerProcess) Exec(ctx context.Context, e embedded.Exec) (int32, er
 		started <- j
 		exitOf(j.proc.Pid)
 		// Its background processes run on in the container.
-		done <- result{code: j.finish()}
+		done <- result{code: j.finish(ctx.Done())}
 	})
 	var (
 		j      *job
