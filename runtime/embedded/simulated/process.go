@@ -27,6 +27,7 @@ type process struct {
 
 	mu       sync.Mutex // guards the rest
 	timer    *time.Timer
+	printing bool          // a tick prints; others print nothing meanwhile
 	limit    uint64        // of memory; 0 is none
 	line     int           // next line of output
 	round    time.Duration // start of the current round of output
@@ -38,14 +39,28 @@ type process struct {
 	ended    bool
 }
 
-// plannedExit returns when and how the container exits if nothing else happens. The
-// caller holds mu.
+// plannedExit returns when and how the container exits if nothing else happens. While a
+// client holds up its output, it is killed only. The caller holds mu.
 func (p *process) plannedExit() (time.Duration, embedded.Exit) {
-	end, exit := forever, embedded.Exit{Code: byAttempt(p.script.ExitCodes, int(p.c.Config.GetMetadata().GetAttempt()))}
-	if p.script.RunFor > 0 {
-		end = p.script.RunFor
+	end, exit := p.plannedKill()
+	if p.printing {
+		return end, exit
 	}
-	if p.stopAt > 0 && p.stopAt < end {
+	run := forever
+	if p.script.RunFor > 0 {
+		run = p.script.RunFor
+	}
+	if run <= end {
+		return run, embedded.Exit{Code: byAttempt(p.script.ExitCodes, int(p.c.Config.GetMetadata().GetAttempt()))}
+	}
+	return end, exit
+}
+
+// plannedKill returns when and how the container is killed by a stop signal or for its
+// memory. The caller holds mu.
+func (p *process) plannedKill() (time.Duration, embedded.Exit) {
+	end, exit := forever, embedded.Exit{}
+	if p.stopAt > 0 {
 		end, exit = p.stopAt, embedded.Exit{Code: p.stopCode}
 	}
 	oom := p.script.OOMAfter
@@ -60,7 +75,7 @@ func (p *process) plannedExit() (time.Duration, embedded.Exit) {
 
 // nextLine returns when the next line is printed. The caller holds mu.
 func (p *process) nextLine() time.Duration {
-	if p.line < len(p.script.Output) {
+	if p.line < len(p.script.Output) && !p.printing {
 		return p.round + p.script.Output[p.line].At
 	}
 	return forever
@@ -77,7 +92,8 @@ func (p *process) arm() {
 	p.timer.Reset(max(0, next-time.Since(p.start)))
 }
 
-// tick prints the lines that are due, and exits. The timer runs it.
+// tick prints the lines that are due, and exits. The timer runs it, also while another one
+// prints.
 func (p *process) tick() {
 	p.mu.Lock()
 	if p.ended {
@@ -86,18 +102,17 @@ func (p *process) tick() {
 	}
 	now := time.Since(p.start)
 	end, exit := p.plannedExit()
-	var due []OutputLine
-	for p.nextLine() <= min(now, end) {
-		due = append(due, p.script.Output[p.line])
-		p.line++
-		if p.line == len(p.script.Output) && p.script.OutputEvery > 0 {
-			p.line, p.round = 0, p.round+p.script.OutputEvery
+	if due := p.takeLines(min(now, end)); len(due) > 0 {
+		p.printing = true
+		if now < end {
+			p.arm()
 		}
+		p.mu.Unlock()
+		p.print(due)
+		p.mu.Lock()
+		p.printing = false
 	}
-	p.mu.Unlock()
-	p.print(due)
-	p.mu.Lock()
-	isLast := !p.ended && now >= end // a signal may have ended it while a client held up the output
+	isLast := !p.ended && now >= end // it may have been killed while a client held up the output
 	switch {
 	case isLast:
 		p.ended = true
@@ -108,6 +123,18 @@ func (p *process) tick() {
 	if isLast {
 		p.finish(exit)
 	}
+}
+
+// takeLines returns the lines that are due, once. The caller holds mu.
+func (p *process) takeLines(now time.Duration) (due []OutputLine) {
+	for p.nextLine() <= now {
+		due = append(due, p.script.Output[p.line])
+		p.line++
+		if p.line == len(p.script.Output) && p.script.OutputEvery > 0 {
+			p.line, p.round = 0, p.round+p.script.OutputEvery
+		}
+	}
+	return due
 }
 
 func (p *process) print(due []OutputLine) {
