@@ -34,6 +34,7 @@ type fakeNode struct {
 	events   []*corev1.Event
 	kills    []runtime.Termination
 	opts     runtime.RunOptions
+	inUse    error // why the limit of the cgroup is not lowered yet
 }
 
 func (n *fakeNode) step(s string) error {
@@ -94,7 +95,10 @@ func (p probes) RemovePod(types.UID) { _ = p.step("remove probes") }
 type cgroups struct{ *fakeNode }
 
 func (c cgroups) Ensure(context.Context, *corev1.Pod) (string, error) {
-	return "/kubepods/podx", c.step("cgroup")
+	if err := c.step("cgroup"); err != nil {
+		return "", err
+	}
+	return "/kubepods/podx", c.inUse
 }
 func (c cgroups) Remove(context.Context, types.UID) error { return c.step("remove cgroup") }
 

@@ -60,6 +60,9 @@ type Volumes interface {
 
 // Cgroups creates and removes the parent cgroups of containers, one per pod.
 type Cgroups interface {
+	// Ensure creates the cgroup of a pod, or updates its limits. An error with a parent says
+	// that its memory limit is not lowered yet, because more is in use: the pod runs on,
+	// and containers are not resized before.
 	Ensure(ctx context.Context, pod *corev1.Pod) (parent string, err error)
 	Remove(ctx context.Context, uid types.UID) error
 }
@@ -264,6 +267,7 @@ type podState struct {
 	logged         loggedState
 
 	inRuntime      bool   // the last sync observed a sandbox
+	limitErr       error  // why the memory limit of the cgroup is not lowered yet
 	endStart       func() // called when this sync has started a new pod; nil: it does not
 	volumesMounted bool   // the last sync mounted all volumes
 	hasObject      bool   // an earlier sync observed an object; see runtime.PodSyncer

@@ -72,9 +72,11 @@ func (s *Syncer) setUp(ctx context.Context, pod *corev1.Pod, st *podState, opts 
 		}
 	}
 	if s.cfg.Cgroups != nil {
-		if opts.CgroupParent, err = s.cfg.Cgroups.Ensure(ctx, pod); err != nil {
+		opts.CgroupParent, err = s.cfg.Cgroups.Ensure(ctx, pod)
+		if err != nil && opts.CgroupParent == "" {
 			return reasonCgroup, fmt.Errorf("create cgroup: %w", err)
 		}
+		st.limitErr = err
 	}
 	return "", nil
 }

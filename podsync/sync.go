@@ -28,6 +28,7 @@ const (
 	reasonKill       = "FailedKillPod"
 	reasonCleanup    = "FailedCleanup"
 	reasonBackOff    = "BackOff"
+	reasonResize     = "ResizeContainerError"
 )
 
 // Sync brings a pod closer to its spec: it reports the observed state, provides what
@@ -170,21 +171,27 @@ func hasWork(plan []runtime.Action) bool {
 }
 
 func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, opts runtime.RunOptions, st *podState, report runtime.Report) (runtime.SyncResult, error) {
-	if len(plan) == 0 && len(st.failures) == 0 {
+	if len(plan) == 0 && len(st.failures) == 0 && st.limitErr == nil {
 		return runtime.SyncResult{Unchanged: true, Settled: s.isSettled(pod)}, nil
 	}
 	var result runtime.SyncResult
 	failures := map[string]runtime.Failure{}
 	var work []runtime.Action
 	for _, a := range plan {
-		if a.Type != runtime.Wait {
+		switch {
+		case a.Type == runtime.Wait:
+			result.RequeueAt = earlier(result.RequeueAt, a.Until)
+			failures[a.Container] = runtime.Failure{Reason: a.Reason, Message: a.Message, Until: a.Until}
+		case a.Type == runtime.UpdateResources && st.limitErr != nil:
+			failures[a.Container] = runtime.Failure{Reason: reasonResize, Message: st.limitErr.Error(), Err: st.limitErr}
+		default:
 			work = append(work, a)
-			continue
 		}
-		result.RequeueAt = earlier(result.RequeueAt, a.Until)
-		failures[a.Container] = runtime.Failure{Reason: a.Reason, Message: a.Message, Until: a.Until}
 	}
 	var errs []error
+	if st.limitErr != nil {
+		errs = append(errs, st.limitErr)
+	}
 	result.Unchanged = true
 	if len(work) > 0 {
 		applied := s.cfg.Runtime.Apply(ctx, pod, work, opts)
