@@ -124,6 +124,11 @@ type tree interface {
 	dirs(group string) []string
 	// hasMemoryQoS reports whether limits.qos has an effect.
 	hasMemoryQoS() bool
+	// rejectsLimitBelowUsage reports whether a limit on memory below the usage is an error,
+	// unix.EBUSY, and not the end of processes.
+	rejectsLimitBelowUsage() bool
+	// memory returns the limit on the memory of a cgroup, 0 without one, and its usage.
+	memory(group string) (limit, usage int64, err error)
 	// pageSizes returns the huge page sizes that can be limited.
 	pageSizes() []string
 	// release removes what is outside the cgroup's directories. Its processes have ended.
@@ -173,8 +178,10 @@ func New(cfg Config) (*Manager, error) {
 // Ensure creates the cgroup of a pod, or updates its limits to those of the spec. It
 // returns the cgroup in the form of LinuxPodSandboxConfig.cgroup_parent in the CRI: a path,
 // or the name of a slice. Without writable cgroups it returns "" and no error. The error
-// wraps ErrNotOwner if the cgroup belongs to another owner. It blocks for some file
-// operations, and for the call of Config.RuntimeDriver.
+// wraps ErrNotOwner if the cgroup belongs to another owner. An error with a cgroup says that
+// its memory limit stays higher than that of the spec, because more is in use; everything else
+// is set, and further calls try again. It blocks for some file operations, and for the call of
+// Config.RuntimeDriver.
 func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -209,10 +216,13 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 	if !had.done || had.group != group || !had.limits.equal(now.limits) || !exists(t, group) {
 		later, err := m.bound(t, group, now.limits)
 		if err != nil {
-			return "", fmt.Errorf("set up cgroup %s: %w", group, err)
+			err = fmt.Errorf("set up cgroup %s: %w", group, err)
 		}
-		if later {
-			return names.forRuntime(group), nil
+		switch {
+		case later:
+			return names.forRuntime(group), err
+		case err != nil:
+			return "", err
 		}
 	}
 	now.done = true
@@ -220,20 +230,25 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 	return names.forRuntime(group), nil
 }
 
-// bound creates the cgroup of a pod or updates its limits. later reports that the kernel
-// rejected them for now: on v1 a cgroup cannot have a lower CPU quota than its children,
-// so a pod's quota is lowered after those of its containers.
+// bound creates the cgroup of a pod or updates its limits. later reports that one of them is not
+// set yet: on v1 a cgroup cannot have a lower CPU quota than its children, so a pod's quota is
+// lowered after those of its containers. If it is the limit on memory, err says why.
 func (m *Manager) bound(t tree, group string, l limits) (later bool, err error) {
-	had := exists(t, group)
+	had, desired := exists(t, group), l.memory
+	var inUse error
+	if had {
+		l.memory, inUse = memoryLimit(t, group, desired)
+	}
 	err = t.set(group, l)
 	if had && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EBUSY)) {
 		m.cfg.Logger.Debug("cgroup limit decrease deferred", slog.String("cgroup", group), logattr.Err(err))
-		return true, nil
+		return true, errors.Join(inUse, rejectedLimit(t, group, desired, err))
 	}
-	if err == nil {
-		m.mark(t, group)
+	if err != nil {
+		return false, err
 	}
-	return false, err
+	m.mark(t, group)
+	return inUse != nil, inUse
 }
 
 // setTiers updates the cgroups above pods: that of all pods has the limits of

@@ -15,6 +15,7 @@ import (
 
 // v1 writes the cgroups of version 1, with one hierarchy per controller.
 type v1 struct {
+	root        string
 	subsystems  []cgroup1.Subsystem
 	hierarchies []string // all mounted ones; set creates cgroups in the first one, among others
 	pids        string   // directory of the pids controller; "" if it cannot be written
@@ -22,7 +23,7 @@ type v1 struct {
 }
 
 func openV1(root, parent string) (tree, []string, error) {
-	t := &v1{}
+	t := &v1{root: root}
 	var missing []string
 	for _, c := range []struct {
 		name string
@@ -88,6 +89,12 @@ func pageSizesIn(dir, suffix string) []string {
 }
 
 func (t *v1) hasMemoryQoS() bool { return false }
+
+func (t *v1) rejectsLimitBelowUsage() bool { return true }
+
+func (t *v1) memory(group string) (limit, usage int64, err error) {
+	return readMemory(filepath.Join(t.root, "memory", group), "memory.limit_in_bytes", "memory.usage_in_bytes")
+}
 
 func (t *v1) pageSizes() []string { return t.huge }
 

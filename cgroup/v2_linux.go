@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/cgroups/v3/cgroup2"
@@ -68,6 +69,40 @@ func (t *v2) kernelPageSizes() []string {
 }
 
 func (t *v2) hasMemoryQoS() bool { return t.has["memory"] }
+
+func (t *v2) rejectsLimitBelowUsage() bool { return false }
+
+func (t *v2) memory(group string) (limit, usage int64, err error) {
+	return readMemory(filepath.Join(t.root, group), "memory.max", "memory.current")
+}
+
+// readMemory returns the limit in a directory, 0 without one, and the usage.
+func readMemory(dir, limitFile, usageFile string) (limit, usage int64, err error) {
+	if limit, err = readBytes(filepath.Join(dir, limitFile)); err != nil {
+		return 0, 0, err
+	}
+	if usage, err = readBytes(filepath.Join(dir, usageFile)); err != nil {
+		return 0, 0, err
+	}
+	return limit, usage, nil
+}
+
+// readBytes returns the number in a file, 0 for one that stands for no limit.
+func readBytes(path string) (int64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	text := strings.TrimSpace(string(data))
+	if text == "max" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n >= maxMemory {
+		return 0, err
+	}
+	return n, nil
+}
 
 func (t *v2) pageSizes() []string { return t.huge }
 

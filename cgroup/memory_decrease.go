@@ -1,0 +1,40 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// memoryLimit returns the memory limit that an existing cgroup is to get for now: desired or,
+// where that is lower and that much is in use, the one that it has, with an error. On v2 the
+// kernel reclaims what exceeds a lower limit, and kills processes if it cannot. This is a best
+// effort: more may be in use a moment later.
+func memoryLimit(t tree, group string, desired int64) (int64, error) {
+	if desired == 0 || t.rejectsLimitBelowUsage() {
+		return desired, nil
+	}
+	limit, usage, err := t.memory(group)
+	if err != nil || limit > 0 && limit <= desired || usage < desired {
+		return desired, nil //nolint:nilerr // without the controller there is no limit to set
+	}
+	return limit, inUseError(desired, usage)
+}
+
+// rejectedLimit returns why the kernel has rejected the limits of an existing cgroup for now, if
+// it is its memory. Otherwise it is a quota below those of containers, which are changed next.
+func rejectedLimit(t tree, group string, desired int64, err error) error {
+	if !errors.Is(err, unix.EBUSY) || !t.rejectsLimitBelowUsage() {
+		return nil
+	}
+	_, usage, errUsage := t.memory(group)
+	if errUsage != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", inUseError(desired, usage), err)
+}
+
+func inUseError(limit, usage int64) error {
+	return fmt.Errorf("memory limit of %d bytes not set: %d bytes are in use; it is tried again", limit, usage)
+}
