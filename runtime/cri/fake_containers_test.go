@@ -94,6 +94,13 @@ func (f *fake) UpdateContainerResources(_ context.Context, r *v1.UpdateContainer
 	return &v1.UpdateContainerResourcesResponse{}, nil
 }
 
+func (f *fake) ContainerStats(context.Context, *v1.ContainerStatsRequest) (*v1.ContainerStatsResponse, error) {
+	if f.memory == nil {
+		return nil, status.Error(codes.Unimplemented, "no stats")
+	}
+	return &v1.ContainerStatsResponse{Stats: &v1.ContainerStats{Memory: f.memory()}}, nil
+}
+
 func (f *fake) ExecSync(_ context.Context, r *v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) {
 	if f.execute == nil {
 		return &v1.ExecSyncResponse{Stdout: []byte(strings.Join(r.Cmd, " "))}, nil

@@ -35,7 +35,8 @@ type fake struct {
 	noConfig   bool   // has no RuntimeConfig
 	mostListed int    // containers that fit into an answer; 0: any number
 	execute    func(*v1.ExecSyncRequest) (*v1.ExecSyncResponse, error)
-	perCall    time.Duration // each call that changes something takes this long
+	memory     func() *v1.MemoryUsage // of each container; nil: it has no stats
+	perCall    time.Duration          // each call that changes something takes this long
 
 	mu         sync.Mutex // guards the rest
 	calls      []string   // "RPC" or "RPC subject"

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -18,12 +19,51 @@ func (t *applyRun) updateResources(ctx context.Context, a runtime.Action) error 
 	if err := t.c.mayChangeContainer(ctx, a.ID); err != nil {
 		return fmt.Errorf("update resources: %w", err)
 	}
+	linux := update(t.translator().Resources(spec))
+	if err := t.checkMemoryInUse(ctx, a.ID, linux.GetMemoryLimitInBytes()); err != nil {
+		return fmt.Errorf("update resources: %w", err)
+	}
 	t.markChanged()
 	_, err := do(ctx, t.c, "UpdateContainerResources", a.ID, t.c.cfg.Timeout, t.c.rs.UpdateContainerResources,
-		&v1.UpdateContainerResourcesRequest{ContainerId: a.ID, Linux: update(t.translator().Resources(spec))})
+		&v1.UpdateContainerResourcesRequest{ContainerId: a.ID, Linux: linux})
 	// Whatever came of it, what is known of the container is no longer so.
 	t.c.facts.forgetContainer(t.pod.UID, a.ID)
 	return err
+}
+
+// checkMemoryInUse returns an error if a lower memory limit would take memory from a running
+// container that it uses: on cgroup v2 the kernel reclaims that, and kills processes if it
+// cannot. On v1 it rejects such a limit itself. This is a best effort, as in the kubelet: the
+// container may use more a moment later, and the page cache counts as used.
+func (t *applyRun) checkMemoryInUse(ctx context.Context, id string, limit int64) error {
+	if !t.c.cfg.Node.CgroupV2 || limit <= 0 || !t.isLowerLimit(id, limit) {
+		return nil
+	}
+	resp, err := do(ctx, t.c, "ContainerStats", id, t.c.cfg.Timeout, t.c.rs.ContainerStats, &v1.ContainerStatsRequest{ContainerId: id})
+	if errors.Is(err, runtime.ErrUnsupported) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	memory := resp.GetStats().GetMemory()
+	usage := max(memory.GetUsageBytes().GetValue(), memory.GetWorkingSetBytes().GetValue()) // older runtimes have only one of them
+	if usage < uint64(limit) {
+		return nil
+	}
+	return fmt.Errorf("memory limit of %d bytes not set: %d bytes are in use; it is tried again", limit, usage)
+}
+
+// isLowerLimit reports whether a memory limit is lower than the observed one, as far as is known.
+func (t *applyRun) isLowerLimit(id string, limit int64) bool {
+	known := t.c.facts.of(t.pod.UID)
+	for i := range known.containers {
+		c := &known.containers[i]
+		if c.ID == id && c.Resources != nil && c.Resources.MemoryLimit != nil {
+			return limit < c.Resources.MemoryLimit.Value()
+		}
+	}
+	return true
 }
 
 // UpdateCpuset implements runtime.CpusetUpdater.

@@ -1,0 +1,84 @@
+package cri
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// On cgroup v2 memory that a container uses is not taken away, because the kernel would kill for it.
+// The runtime is asked for the usage only if the limit is lowered.
+func TestApply_KeepsMemoryInUse(t *testing.T) {
+	const mi = 1 << 20
+	bytes := func(n uint64) *v1.UInt64Value { return &v1.UInt64Value{Value: n} }
+	for name, tc := range map[string]struct {
+		v1       bool
+		has      int64 // limit; 0: none
+		limit    string
+		usage    *v1.MemoryUsage // nil: no stats
+		fail     error           // of the stats
+		measured int
+		problem  string
+	}{
+		"less is used":             {has: 64 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(32*mi - 1)}, measured: 1},
+		"as much is used":          {has: 64 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(32 * mi)}, measured: 1, problem: "update resources: memory limit of 33554432 bytes not set: 33554432 bytes are in use; it is tried again"},
+		"the working set alone":    {has: 64 * mi, limit: "32Mi", usage: &v1.MemoryUsage{WorkingSetBytes: bytes(40 * mi)}, measured: 1, problem: "41943040 bytes are in use"},
+		"a first limit":            {limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(40 * mi)}, measured: 1, problem: "41943040 bytes are in use"},
+		"cgroup v1":                {v1: true, has: 64 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(40 * mi)}},
+		"raised":                   {has: 16 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(40 * mi)}},
+		"the same":                 {has: 32 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(40 * mi)}},
+		"removed":                  {has: 32 * mi, usage: &v1.MemoryUsage{UsageBytes: bytes(40 * mi)}},
+		"no stats":                 {has: 64 * mi, limit: "32Mi", measured: 1},
+		"a runtime that is broken": {has: 64 * mi, limit: "32Mi", fail: status.Error(codes.Internal, "broken"), measured: 1, problem: "broken"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			c := f.client(t, Config{Node: Node{CgroupV2: !tc.v1}})
+			pod := onePod("main")
+			id := running(t, f, c, pod).Containers[0].ID
+			linux := &v1.LinuxContainerResources{CpuShares: 2, MemoryLimitInBytes: tc.has}
+			f.mu.Lock()
+			f.containers[id].Resources = &v1.ContainerResources{Linux: linux}
+			f.mu.Unlock()
+			c.facts.forgetContainer(pod.UID, id)
+			_, err := c.Pod(t.Context(), pod.UID)
+			require.NoError(t, err)
+			f.setBefore(func(_ context.Context, rpc string, _ any) error {
+				if rpc == "ContainerStats" {
+					return tc.fail
+				}
+				return nil
+			})
+			if tc.usage != nil {
+				f.memory = func() *v1.MemoryUsage { return tc.usage }
+			}
+			f.took()
+			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"cpu": resource.MustParse("2")}
+			if tc.limit != "" {
+				pod.Spec.Containers[0].Resources.Limits["memory"] = resource.MustParse(tc.limit)
+			}
+			applied := c.Apply(t.Context(), pod, []runtime.Action{{Type: runtime.UpdateResources, Container: "main", ID: id}}, runtime.RunOptions{})
+			assert.Equal(t, tc.measured, f.count("ContainerStats"))
+			if tc.problem == "" {
+				require.Empty(t, applied.Failures)
+				require.Len(t, f.updates, 1)
+				return
+			}
+			failure := applied.Failures["main"]
+			require.ErrorContains(t, failure.Err, tc.problem)
+			assert.Equal(t, "ResizeContainerError", failure.Reason)
+			assert.Contains(t, failure.Message, tc.problem)
+			assert.False(t, applied.Changed)
+			assert.Empty(t, f.updates)
+		})
+	}
+}
