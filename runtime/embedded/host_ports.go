@@ -2,22 +2,17 @@ package embedded
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"strconv"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/capability"
-	"github.com/sublet-dev/agent/internal/logattr"
-	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 // hostPorts forwards connections to the host ports of one pod. A nil hostPorts has
@@ -63,74 +58,6 @@ func (r *Runtime) openPorts(ctx context.Context, s *sandbox) (*hostPorts, error)
 		h.wg.Go(func() { h.accept(lis, m.GetContainerPort()) })
 	}
 	return h, nil
-}
-
-// maxForwarded bounds the connections of one host port. Each has two descriptors of this
-// process.
-const maxForwarded = 512
-
-// Pauses after a connection that could not be accepted, as in net/http.
-const (
-	minAcceptPause = 5 * time.Millisecond
-	maxAcceptPause = time.Second
-)
-
-// accept forwards the connections of one port until its listener is closed.
-func (h *hostPorts) accept(lis net.Listener, port int32) {
-	served := make(chan struct{}, maxForwarded) // no netutil.LimitListener: its connections have no CloseWrite
-	var pause time.Duration
-	for {
-		select {
-		case served <- struct{}{}:
-		case <-h.ctx.Done():
-			return
-		}
-		conn, err := lis.Accept()
-		if err == nil {
-			pause = 0
-			h.wg.Go(func() {
-				h.serve(conn, port)
-				<-served
-			})
-			continue
-		}
-		<-served
-		switch {
-		case errors.Is(err, net.ErrClosed) || h.ctx.Err() != nil:
-			return
-		case pause == 0: // no descriptors are left, for example
-			h.log.Warn("connection to a host port not accepted", slog.String("address", lis.Addr().String()), logattr.Err(err))
-		}
-		pause = min(max(2*pause, minAcceptPause), maxAcceptPause)
-		if sleep.For(h.ctx, pause) != nil {
-			return
-		}
-	}
-}
-
-// serve forwards one connection. Each direction ends by itself.
-func (h *hostPorts) serve(out net.Conn, port int32) {
-	in, err := h.dial(h.ctx, port)
-	if err != nil {
-		_ = out.Close() // the pod does not accept it
-		return
-	}
-	defer context.AfterFunc(h.ctx, func() { _, _ = in.Close(), out.Close() })()
-	var wg sync.WaitGroup
-	wg.Go(func() { pass(in, out) })
-	pass(out, in)
-	wg.Wait()
-	_, _ = in.Close(), out.Close()
-}
-
-// pass copies until from ends, and closes the write half of to.
-func pass(to, from net.Conn) {
-	_, _ = io.Copy(to, from)
-	if half, ok := to.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite()
-		return
-	}
-	_ = to.Close()
 }
 
 // close closes listeners and connections, and waits.
