@@ -154,15 +154,18 @@ func (m *Manager) Deregister(_ context.Context, p pluginregistry.Plugin) {
 // call calls the driver of that name that registered last. The error names the driver.
 func (m *Manager) call(ctx context.Context, name, method string, claim *claimState, f func(context.Context, api.DRAPluginClient) error) error {
 	m.mu.Lock()
-	list := m.drivers[name]
+	var last *driver
+	if list := m.drivers[name]; len(list) > 0 {
+		last = list[len(list)-1] // here, as Deregister changes the list in place
+	}
 	m.mu.Unlock()
-	if len(list) == 0 {
+	if last == nil {
 		return fmt.Errorf("%w: %s: is its plugin running?", ErrNoDriver, name)
 	}
 	start := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, m.cfg.CallTimeout)
 	defer cancel()
-	err := f(bounded, list[len(list)-1].client)
+	err := f(bounded, last.client)
 	switch {
 	case err != nil && (errors.Is(bounded.Err(), context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded):
 		err = fmt.Errorf("driver %s: %s: no answer within %v", name, method, m.cfg.CallTimeout)
