@@ -85,6 +85,10 @@ func TestRun_UnderSystemd(t *testing.T) {
 	}
 	assert.NotContains(t, out.String(), "secret")
 	assert.NotContains(t, out.String(), "logging.flushFrequency", "it has no effect")
+	served := f.kubeletConfiguration()
+	assert.Equal(t, int32(20), served.EvictionMaxPodGracePeriod)
+	assert.Equal(t, int32(90), *served.ImageGCHighThresholdPercent)
+	assert.Equal(t, int32(110), served.MaxPods, "it needs a restart")
 	configure("evictionMaxPodGracePeriod: 30\n")
 	reloads <- syscall.SIGHUP
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), `msg="configuration read again" changes=3`) }, time.Minute, 10*time.Millisecond)
@@ -99,6 +103,9 @@ func TestRun_UnderSystemd(t *testing.T) {
 	configure("kubeReserved: {cpu: \"1000000\"}\n") // valid, but not on this machine
 	reloads <- syscall.SIGHUP
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), "leave no cpu for pods") }, time.Minute, 10*time.Millisecond)
+	served = f.kubeletConfiguration()
+	assert.Equal(t, int32(30), served.EvictionMaxPodGracePeriod)
+	assert.Equal(t, int32(85), *served.ImageGCHighThresholdPercent)
 	await("WATCHDOG=1")
 	cancel()
 	await("STOPPING=1")

@@ -8,8 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
+	"strings"
+	"sync/atomic"
 
 	"k8s.io/kubelet/config/v1beta1"
 
@@ -22,9 +25,10 @@ type configFlags struct {
 	file, dir string
 	// effective is the configuration with the values of all flags that have a field in it.
 	effective *kubeletconfig.Config
-	fields    *kubeletconfig.Flags // of fieldFlags
-	mistakes  error                // values that no field can have; the checks of flags describe most of them better
-	noServer  bool                 // of the kubelet's API, although there should be one
+	inForce   *atomic.Pointer[v1beta1.KubeletConfiguration] // effective, with what was reloaded since; what it points to does not change
+	fields    *kubeletconfig.Flags                          // of fieldFlags
+	mistakes  error                                         // values that no field can have; the checks of flags describe most of them better
+	noServer  bool                                          // of the kubelet's API, although there should be one
 }
 
 func (f *configFlags) define(fs *flag.FlagSet) {
@@ -75,7 +79,8 @@ func (f *flags) readConfig(fs *flag.FlagSet) error {
 		}
 		f.config.mistakes = errors.Join(f.config.mistakes, err)
 	}
-	f.config.effective = cfg
+	f.config.effective, f.config.inForce = cfg, new(atomic.Pointer[v1beta1.KubeletConfiguration])
+	f.config.inForce.Store(cfg.Kubelet())
 	if !f.config.isGiven() {
 		return nil
 	}
@@ -149,9 +154,25 @@ func (f *configFlags) limitTLS(cfg *server.Config) error {
 	return err
 }
 
-// kubeletConfiguration returns what /configz serves. It has no secret.
+// enforce records that the value of a field in next is in force. One goroutine calls it.
+func (f *configFlags) enforce(path string, next *kubeletconfig.Config) {
+	k := f.inForce.Load().DeepCopy()
+	fieldOf(k, path).Set(fieldOf(next.Kubelet(), path))
+	f.inForce.Store(k)
+}
+
+// fieldOf returns a field of a configuration by its path.
+func fieldOf(k *v1beta1.KubeletConfiguration, path string) reflect.Value {
+	v := reflect.ValueOf(k).Elem()
+	for name := range strings.SplitSeq(path, ".") {
+		v = v.FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) })
+	}
+	return v
+}
+
+// kubeletConfiguration returns what /configz serves: what is in force, without secrets.
 func (f *flags) kubeletConfiguration() *v1beta1.KubeletConfiguration {
-	k := f.config.effective.Kubelet()
+	k := f.config.inForce.Load().DeepCopy()
 	k.APIVersion, k.Kind = v1beta1.SchemeGroupVersion.String(), "KubeletConfiguration"
 	k.StaticPodURL, k.StaticPodURLHeader = withoutSecrets(k.StaticPodURL), nil
 	if host, port, err := net.SplitHostPort(f.serverAddr()); err == nil {

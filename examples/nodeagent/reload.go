@@ -159,6 +159,7 @@ func (d *daemon) report(path string, next *kubeletconfig.Config, err error) {
 		d.log.Warn("configuration change not applied", append(attrs, slog.Any("err", err))...)
 	default:
 		d.applied[path] = next.Text(path)
+		d.f.config.enforce(path, next)
 		d.log.Info("configuration change applied", attrs...)
 	}
 }
