@@ -4,6 +4,7 @@ package diskusage
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ type Walk struct {
 	root    fileID
 	dirs    []walkDir // from the root to the current directory; empty: done
 	names   int       // bytes of all walkDir.rest
+	levels  int       // maximum number of dirs; 0: walkLevels
 	used    runtime.DiskUsage
 	parts   float64 // sum of the inodes of which each name counts for a part
 	counted map[fileID]struct{}
@@ -36,7 +38,7 @@ type Walk struct {
 }
 
 // errTooMany means that files of subdirectories are not counted.
-var errTooMany = errors.New("too many subdirectories in each of many nested directories")
+var errTooMany = errors.New("too many nested directories, or too many subdirectories in each of many of them")
 
 // fileID identifies a file that has several names.
 type fileID struct{ dev, ino uint64 }
@@ -47,6 +49,20 @@ type walkDir struct {
 	file *os.File // nil: closed, to be opened again on the way back
 	read bool     // all entries were read
 	rest []byte   // names of its subdirectories that are left, each ended by a NUL
+	used int      // bytes of names before rest in its array
+}
+
+// take takes the first of the names that are left. The array with them shrinks with them.
+func (d *walkDir) take() (name string, ok bool) {
+	first, rest, ok := bytes.Cut(d.rest, []byte{0})
+	if !ok {
+		return "", false
+	}
+	name, d.rest, d.used = string(first), rest, d.used+len(first)+1
+	if d.used > len(rest) {
+		d.rest, d.used = append([]byte(nil), rest...), 0
+	}
+	return name, true
 }
 
 const (
@@ -60,6 +76,9 @@ const (
 	walkNames = 1 << 20
 	// walkPartial is the maximum number of further directories that stay open for that.
 	walkPartial = 32
+	// walkLevels is the maximum number of nested directories whose entries are counted. Each
+	// takes some 70 bytes besides names, which are 4.5 MiB for all.
+	walkLevels = 1 << 16
 	// walkLinked is the maximum number of files with several names that are recorded as
 	// counted. Of further ones, each name counts for its part.
 	walkLinked = 1 << 16
@@ -114,14 +133,13 @@ func (w *Walk) Step() {
 		w.readSome(d)
 		return
 	}
-	name, rest, more := bytes.Cut(d.rest, []byte{0})
+	name, more := d.take()
 	if !more {
 		w.leave()
 		return
 	}
-	d.rest = rest
 	w.names -= len(name) + 1
-	fd, err := unix.Openat(int(d.file.Fd()), string(name), openDir, 0)
+	fd, err := unix.Openat(int(d.file.Fd()), name, openDir, 0)
 	if err != nil {
 		w.fail("open", err)
 		return
@@ -186,7 +204,7 @@ func (w *Walk) canStayOpen(i int) bool {
 func (w *Walk) leave() {
 	last := len(w.dirs) - 1
 	f := w.dirs[last].file
-	w.dirs = w.dirs[:last]
+	w.cut(last)
 	defer f.Close() //nolint:errcheck // it was only read
 	if last == 0 || w.dirs[last-1].file != nil {
 		return
@@ -205,7 +223,13 @@ func (w *Walk) leave() {
 	for ; w.dirs[last-1].file == nil; last-- {
 		w.names -= len(w.dirs[last-1].rest)
 	}
-	w.dirs = w.dirs[:last]
+	w.cut(last)
+}
+
+// cut keeps n directories, and nothing of the others.
+func (w *Walk) cut(n int) {
+	clear(w.dirs[n:])
+	w.dirs = w.dirs[:n]
 }
 
 // readSome reads and counts some entries of a directory.
@@ -223,7 +247,7 @@ func (w *Walk) readSome(d *walkDir) {
 		w.add(&st)
 		switch {
 		case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		case w.names > walkNames && !w.canStayOpen(len(w.dirs)-1):
+		case len(w.dirs) >= cmp.Or(w.levels, walkLevels) || w.names > walkNames && !w.canStayOpen(len(w.dirs)-1):
 			w.fail("read", errTooMany)
 		default:
 			d.rest = append(append(d.rest, e.Name()...), 0)

@@ -3,6 +3,7 @@
 package diskusage
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io/fs"
@@ -161,6 +162,53 @@ func TestWalk_DeepTree(t *testing.T) {
 	assert.ErrorIs(t, w.Err(), errTooMany)
 }
 
+// Names that were used take no memory, however deep the walk is then.
+func TestWalk_ForgetsUsedNames(t *testing.T) {
+	dir := t.TempDir()
+	const levels = 20
+	for at := range levels {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, strings.Repeat("d/", at), "last"), 0o700))
+	}
+	// Of directories that are not there any more.
+	names := bytes.Repeat([]byte(strings.Repeat("x", 255)+"\x00"), walkNames/256)
+	before := heap()
+	w := New(dir)
+	for len(w.dirs) < levels {
+		d := &w.dirs[len(w.dirs)-1]
+		for !d.read {
+			w.readSome(d)
+		}
+		d.rest = append(append(bytes.Clone(names), "d\x00"...), "last\x00"...)
+		w.names += len(names)
+		for depth := len(w.dirs); len(w.dirs) == depth; {
+			w.Step()
+		}
+	}
+	assert.Less(t, heap()-before, int64(walkNames), "of names for %d MiB", levels)
+	require.True(t, w.Run(t.Context()))
+	assert.Zero(t, w.names)
+	assert.Equal(t, uint64(2*levels), w.SoFar().Inodes)
+}
+
+// What lies too deep is not counted. What lies beside is.
+func TestWalk_TooManyLevels(t *testing.T) {
+	const levels, most = 20, 8
+	dir := t.TempDir()
+	for at := range levels {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, strings.Repeat("d/", at), "beside"), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, strings.Repeat("d/", at), "beside", "file"), nil, 0o600))
+	}
+	w := New(dir)
+	w.levels = most
+	for ; !w.Done(); w.Step() {
+		require.LessOrEqual(t, len(w.dirs), most)
+	}
+	// Each of those that are read has d and beside, and each but the last one the file.
+	assert.Equal(t, uint64(1+2*most+most-1), w.SoFar().Inodes)
+	assert.ErrorIs(t, w.Err(), errTooMany)
+	assert.Zero(t, w.names)
+}
+
 func allOf(t *testing.T, dir string) runtime.DiskUsage {
 	t.Helper()
 	w := New(dir)
@@ -243,6 +291,14 @@ func TestWalk_ManyLinks(t *testing.T) {
 	assert.Len(t, w.counted, walkLinked)
 }
 
+// heap returns the bytes that are in use.
+func heap() int64 {
+	goruntime.GC()
+	var m goruntime.MemStats
+	goruntime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
 // A flat directory of very many files takes little memory.
 func TestWalk_FlatDirectory(t *testing.T) {
 	if testing.Short() {
@@ -252,17 +308,13 @@ func TestWalk_FlatDirectory(t *testing.T) {
 	for i := range 10_000 {
 		require.NoError(t, os.Symlink("x", filepath.Join(dir, fmt.Sprint(i))))
 	}
-	goruntime.GC()
-	var before, after goruntime.MemStats
-	goruntime.ReadMemStats(&before)
+	before := heap()
 	w := New(dir)
 	for i := 0; len(w.dirs) > 0 && i < 30; i++ {
 		w.readSome(&w.dirs[0])
 	}
 	require.Greater(t, w.SoFar().Inodes, uint64(7_000))
-	goruntime.GC()
-	goruntime.ReadMemStats(&after)
-	assert.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(512<<10), "of most of them so far")
+	assert.Less(t, heap()-before, int64(512<<10), "of most of them so far")
 	require.True(t, w.Run(t.Context()))
 	assert.Equal(t, uint64(10_001), w.SoFar().Inodes)
 }
