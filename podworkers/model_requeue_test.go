@@ -19,6 +19,13 @@ func (s *podHistory) last(kind string, before int) int {
 	return -1
 }
 
+// wasSettled reports whether the call before the one that ended at the given entry was a Sync
+// that found the pod settled.
+func (s *podHistory) wasSettled(end int) bool {
+	i := s.last("end", end)
+	return i >= 0 && s.log[i].err == nil && s.log[i].result.Settled
+}
+
 func (s *podHistory) running() bool {
 	return s.last("begin", len(s.log)) > s.last("end", len(s.log))
 }
@@ -193,7 +200,7 @@ func (h *history) nextCall(s *podHistory) (at time.Time, requested bool) {
 	}
 	if e.err == nil {
 		at = e.at.Add(time.Minute)
-		if e.result.Settled {
+		if e.result.Settled && s.wasSettled(end) {
 			at = e.at.Add(5 * time.Minute)
 		}
 		if d := e.result.RequeueAt; !d.IsZero() && d.Before(at) {
@@ -296,10 +303,19 @@ func (h *history) checkBegin(s *podHistory, t SyncCall, now time.Time) error {
 		return errors.New("no call is due")
 	case at.After(now):
 		return fmt.Errorf("PW-8: begins at %v, due at %v", now, at)
-	case now.After(ready) && !now.Equal(s.lastChange(h)):
+	case now.After(ready.Add(s.latest())) && !now.Equal(s.lastChange(h)):
 		return fmt.Errorf("begins late: at %v, could at %v", now, ready)
 	}
 	return nil
+}
+
+// latest returns how long after its time the next call may begin: resyncs of pods whose last sync
+// changed nothing wait for each other until one has blocked.
+func (s *podHistory) latest() time.Duration {
+	if end := s.last("end", len(s.log)); end >= 0 && s.log[end].err == nil && s.log[end].result.Unchanged {
+		return handOffAfter
+	}
+	return 0
 }
 
 // lastChange returns the time of the last entry of any pod, which may have started

@@ -47,6 +47,7 @@ type podState struct {
 	deferUntil  time.Time // until when deferrable requests wait
 	lastFailure string    // of the last call; "" after a success. Only for the log
 	unchanged   bool      // the last call was a Sync that changed nothing
+	settled     bool      // the last call was a Sync that found the pod settled
 }
 
 // effect is what must be done after a change of the state.
@@ -233,7 +234,8 @@ func (s *podState) start() SyncCall {
 // complete records the result of a call.
 func (s *podState) complete(call SyncCall, result runtime.SyncResult, err error, p policy, now time.Time) effect {
 	e := effect{uid: s.uid, inspect: true}
-	s.working, s.unchanged = false, err == nil && result.Unchanged // Terminate and Finish return no result
+	stillSettled := s.settled && result.Settled
+	s.working, s.unchanged, s.settled = false, err == nil && result.Unchanged, err == nil && result.Settled // Terminate and Finish return no result
 	result.RequeueAt = monotonic.At(result.RequeueAt, now)
 	if !s.unchanged {
 		s.newerThan = now
@@ -244,7 +246,7 @@ func (s *podState) complete(call SyncCall, result runtime.SyncResult, err error,
 	case err != nil:
 		s.fail(err, result.RequeueAt, p, now, &e)
 	case call.Phase == Syncing:
-		s.completeSync(result, p, now, &e)
+		s.completeSync(result, stillSettled, p, now, &e)
 	case call.Phase == Terminating:
 		s.completeTermination(&e)
 	default:
@@ -254,14 +256,14 @@ func (s *podState) complete(call SyncCall, result runtime.SyncResult, err error,
 	return e
 }
 
-func (s *podState) completeSync(result runtime.SyncResult, p policy, now time.Time, e *effect) {
+func (s *podState) completeSync(result runtime.SyncResult, stillSettled bool, p policy, now time.Time, e *effect) {
 	s.failures, s.deferUntil = 0, time.Time{}
 	if result.Terminal {
 		s.beginTermination(Completed, e)
 		return
 	}
 	e.inspect = !result.Unchanged
-	at := p.nextResync(result.Settled, now)
+	at := p.nextResync(stillSettled, now)
 	if !result.RequeueAt.IsZero() && result.RequeueAt.Before(at) {
 		at = later(result.RequeueAt, now.Add(minRequeueDelay))
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/sleep"
@@ -86,8 +87,8 @@ func TestWorkers_StopsWhileResyncing(t *testing.T) {
 	})
 }
 
-// SL-5: a pod that only a request can give something to do is resynced rarely, until a sync finds
-// that it is not settled any more.
+// SL-5: a pod that only a request can give something to do is resynced rarely once two syncs have
+// found that, until one finds that it is not settled any more.
 func TestWorkers_ResyncsSettledPodsRarely(t *testing.T) {
 	for name, tc := range map[string]struct {
 		period, settledPeriod, want time.Duration
@@ -107,7 +108,7 @@ func TestWorkers_ResyncsSettledPodsRarely(t *testing.T) {
 					synctest.Wait()
 					mu.Lock()
 					defer mu.Unlock()
-					assert.Equal(t, want, starts)
+					require.Equal(t, want, starts)
 				}
 				f := &fakeSyncer{do: func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
 					if call == "sync" {
@@ -122,16 +123,16 @@ func TestWorkers_ResyncsSettledPodsRarely(t *testing.T) {
 					c.ResyncPeriod, c.SettledResyncPeriod = tc.period, tc.settledPeriod
 				})
 				w.Update(create(newTestPod("a")))
-				time.Sleep(tc.want + time.Second)
-				requireStarts(0, tc.want)
+				period := cmp.Or(tc.period, time.Minute)
+				time.Sleep(period + tc.want + time.Second)
+				requireStarts(0, period, period+tc.want)
 
 				settled.Store(false)
 				w.Requeue("a", podworkers.RequeueEvent)
-				requested := tc.want + time.Second
-				requireStarts(0, tc.want, requested)
-				period := cmp.Or(tc.period, time.Minute)
+				requested := period + tc.want + time.Second
+				requireStarts(0, period, period+tc.want, requested)
 				time.Sleep(period + time.Second)
-				requireStarts(0, tc.want, requested, requested+period)
+				requireStarts(0, period, period+tc.want, requested, requested+period)
 			})
 		})
 	}

@@ -151,7 +151,7 @@ type Config struct {
 	Observer  Observer // Default: none
 
 	ResyncPeriod time.Duration // between syncs of a pod without requests. Default: 1m
-	// SettledResyncPeriod is the same for a pod whose last sync had runtime.SyncResult.Settled.
+	// SettledResyncPeriod is the same for a pod whose last two syncs had runtime.SyncResult.Settled.
 	// Default: five times ResyncPeriod.
 	SettledResyncPeriod time.Duration
 	BackOff             time.Duration // after a failed call. Default: 10s
