@@ -63,7 +63,7 @@ func (d *daemon) setEviction(manager agent.Eviction, next eviction.Config) error
 	}
 	hard, soft := byKind(next.Thresholds)
 	if text(hard) != text(d.hard) {
-		hard = d.hard
+		hard = withReclaimOf(d.hard, hard)
 	}
 	thresholds := append(append([]eviction.Threshold{}, hard...), soft...) // not nil, which stands for the default ones
 	return m.SetPolicy(eviction.Policy{Thresholds: thresholds, MaxPodGracePeriod: next.MaxPodGracePeriod, PressureTransitionPeriod: next.PressureTransitionPeriod})
@@ -79,6 +79,19 @@ func byKind(thresholds []eviction.Threshold) (hard, soft []eviction.Threshold) {
 		}
 	}
 	return hard, soft
+}
+
+// withReclaimOf returns thresholds with the minimum reclaims of those in next that have the same
+// signal.
+func withReclaimOf(thresholds, next []eviction.Threshold) []eviction.Threshold {
+	thresholds = slices.Clone(thresholds)
+	for i := range thresholds {
+		t := &thresholds[i]
+		if j := slices.IndexFunc(next, func(n eviction.Threshold) bool { return n.Signal == t.Signal }); j >= 0 {
+			t.MinReclaim = next[j].MinReclaim
+		}
+	}
+	return thresholds
 }
 
 func text(thresholds []eviction.Threshold) (text string) {

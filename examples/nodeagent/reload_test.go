@@ -85,7 +85,10 @@ func TestDaemon_SetEviction(t *testing.T) {
 		"another hard one": {
 			thresholds("memory.available<3Gi", "memory.available<2Gi", ""), thresholds("memory.available<1Gi", "memory.available<2Gi", ""),
 		},
-		"no hard one":     {thresholds("none", "", ""), thresholds("memory.available<1Gi", "", "")},
+		"no hard one": {thresholds("none", "", ""), thresholds("memory.available<1Gi", "", "")},
+		"another reclaim and hard one": {
+			thresholds("memory.available<3Gi", "", "memory.available=1Mi"), thresholds("memory.available<1Gi", "", "memory.available=1Mi"),
+		},
 		"another reclaim": {thresholds("memory.available<1Gi", "", "memory.available=1Mi"), thresholds("memory.available<1Gi", "", "memory.available=1Mi")},
 	} {
 		require.NoError(t, d.setEviction(evictionPolicies{p: got}, eviction.Config{Thresholds: tc.next, MaxPodGracePeriod: time.Second, PressureTransitionPeriod: time.Hour}), name)
