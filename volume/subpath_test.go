@@ -125,6 +125,11 @@ func TestSubPath_SymlinkRace(t *testing.T) {
 	require.NoError(t, os.WriteFile(v.HostPath+"/a/x/mine", nil, 0o644))
 	require.NoError(t, os.Symlink(outside, v.HostPath+"/evil"))
 
+	exchange := func() error {
+		return unix.Renameat2(unix.AT_FDCWD, v.HostPath+"/a", unix.AT_FDCWD, v.HostPath+"/evil", unix.RENAME_EXCHANGE)
+	}
+	require.NoError(t, exchange(), "the file system of TMPDIR must support it")
+
 	done := make(chan struct{})
 	var attacker sync.WaitGroup
 	attacker.Go(func() {
@@ -133,7 +138,7 @@ func TestSubPath_SymlinkRace(t *testing.T) {
 			case <-done:
 				return
 			default:
-				_ = unix.Renameat2(unix.AT_FDCWD, v.HostPath+"/a", unix.AT_FDCWD, v.HostPath+"/evil", unix.RENAME_EXCHANGE)
+				_ = exchange()
 			}
 		}
 	})
