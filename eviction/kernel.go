@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -54,11 +52,8 @@ func (c *KernelConfig) limitedCgroup() string {
 	const unlimited = 1 << 62 // the kernel has a number for that, which depends on the page size
 	group, lowest := "/", uint64(unlimited)
 	for at := filepath.Join("/", c.NodeCgroup); at != "/"; at = filepath.Dir(at) {
-		data, err := os.ReadFile(filepath.Join(c.CgroupMount, "memory", at, "memory.limit_in_bytes"))
-		if err != nil {
-			continue
-		}
-		if limit, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64); err == nil && limit < lowest {
+		limit, err := numberIn(filepath.Join(c.CgroupMount, "memory", at, "memory.limit_in_bytes"))
+		if err == nil && limit < lowest {
 			group, lowest = at, limit
 		}
 	}

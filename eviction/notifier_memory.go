@@ -156,7 +156,11 @@ func listen(event *os.File, notify func()) {
 }
 
 func usageOfGroup(dir string) (uint64, error) {
-	data, err := os.ReadFile(filepath.Join(dir, "memory.usage_in_bytes"))
+	return numberIn(filepath.Join(dir, "memory.usage_in_bytes"))
+}
+
+func numberIn(path string) (uint64, error) {
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}

@@ -1,5 +1,7 @@
 package embedded
 
+import "github.com/sublet-dev/agent/internal/notify"
+
 const (
 	// maxUnread is the number of chunks that wait for an attached client before the
 	// container waits, too.
@@ -27,14 +29,6 @@ type chunk struct {
 
 func newAttachedClient() *attachedClient {
 	return &attachedClient{more: make(chan struct{}, 1), end: make(chan struct{})}
-}
-
-// wake says that there are chunks. The caller holds containerStreams.mu.
-func (t *attachedClient) wake() {
-	select {
-	case t.more <- struct{}{}:
-	default: // it was said already
-	}
 }
 
 // attach sends further output to t until detach, or until t.end is closed.
@@ -67,7 +61,7 @@ func (c *containerStreams) take(t *attachedClient) (k chunk, ok bool) {
 	}
 	k, t.chunks[0] = t.chunks[0], k // what was written is not kept
 	if t.chunks = t.chunks[1:]; len(t.chunks) > 0 {
-		t.wake()
+		notify.Send(t.more)
 	}
 	c.taken.Broadcast()
 	return k, true
@@ -83,7 +77,7 @@ func (c *containerStreams) enqueue(k chunk) {
 			continue
 		}
 		t.chunks = append(t.chunks, k)
-		t.wake()
+		notify.Send(t.more)
 	}
 }
 

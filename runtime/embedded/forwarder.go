@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/sleep"
 )
 
@@ -136,10 +137,7 @@ func (f *forwarder) release(c *forwarded) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.conns, c)
-	select {
-	case f.ended <- struct{}{}:
-	default: // there is a token
-	}
+	notify.Send(f.ended)
 }
 
 // serve forwards one connection. Each direction ends by itself.
