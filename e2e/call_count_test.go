@@ -19,8 +19,8 @@ import (
 
 // Starting a pod of one container whose image is present costs eight calls: is
 // the image there, make sandbox, make container, start, two lists of the pod, a
-// status of each. Where there is no event stream all pods are listed each second
-// beside that.
+// status of each. Both statuses come with events too, which may be late. Where there
+// is no event stream all pods are listed each second beside that.
 func TestCallsOfAStart(t *testing.T) {
 	const most = 8
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {

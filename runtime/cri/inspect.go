@@ -19,7 +19,8 @@ import (
 const inspectAtOnce = 4
 
 // Pod inspects one pod: two filtered list calls and a status call for each
-// sandbox and container whose status is not known already. A pod of which the
+// sandbox and container whose status is not known already, from an earlier call or
+// from an event that Watch has received. A pod of which the
 // runtime has nothing of the owner's is an empty Pod with that UID and no error.
 func (c *Client) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 	began := time.Now()
@@ -103,9 +104,12 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 		}
 		ct.Labels, ct.Annotations = c.strings.rest(ct.Labels, p, owner), c.strings.rest(ct.Annotations, p, owner)
 		g.Go(func() error {
-			st, err := c.containerStatus(ctx, ct.ID)
-			if err != nil {
-				return missing(ct.ID, err)
+			st := known.runningStatus(ct)
+			if st == nil {
+				var err error
+				if st, err = c.containerStatus(ctx, ct.ID); err != nil {
+					return missing(ct.ID, err)
+				}
 			}
 			*ct = translate.AddContainerStatus(*ct, st)
 			if ct.Resources != nil {

@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
 )
 
 // sandboxFresh is how long the addresses of a ready sandbox are taken as known.
@@ -28,7 +30,17 @@ type podFacts struct {
 	containers []runtime.Container // with the results of their status calls
 	// stamp changes with everything that this Client changed itself: what an
 	// inspection saw that began before is not taken for a fact.
-	stamp uint64
+	stamp     uint64
+	changedAt time.Time // with stamp; zero: never
+	event     *podEvent // the latest one that no recorded inspection began after; nil: none
+}
+
+// podEvent is what came with an event of a pod.
+type podEvent struct {
+	received   time.Time
+	happened   time.Time // zero: not known
+	sandbox    *v1.PodSandboxStatus
+	containers []*v1.ContainerStatus
 }
 
 type sandboxFact struct {
@@ -58,7 +70,10 @@ func (f *statusCache) recordList(p runtime.Pod, before podFacts) {
 	if old.stamp != before.stamp {
 		return
 	}
-	k := podFacts{containers: p.Containers, stamp: old.stamp}
+	k := podFacts{containers: p.Containers, stamp: old.stamp, changedAt: old.changedAt}
+	if old.event != nil && !old.event.received.Before(p.ObservedAt) {
+		k.event = old.event
+	}
 	for _, s := range p.Sandboxes {
 		asked := p.ObservedAt
 		if was := old.sandbox(s.ID); was != nil && slices.Equal(was.IPs, s.IPs) && p.ObservedAt.Sub(was.asked) < sandboxFresh {
@@ -66,7 +81,7 @@ func (f *statusCache) recordList(p runtime.Pod, before podFacts) {
 		}
 		k.sandboxes = append(k.sandboxes, sandboxFact{s, asked})
 	}
-	if len(k.sandboxes) == 0 && len(k.containers) == 0 {
+	if len(k.sandboxes) == 0 && len(k.containers) == 0 && k.event == nil {
 		delete(f.pods, p.UID)
 		return
 	}
@@ -87,7 +102,17 @@ func (f *statusCache) change(uid types.UID, by func(podFacts) podFacts) {
 	defer f.mu.Unlock()
 	k := by(f.pods[uid])
 	f.stamp++
-	k.stamp = f.stamp
+	k.stamp, k.changedAt = f.stamp, time.Now()
+	f.put(uid, k)
+}
+
+// addEvent remembers the statuses that came with an event, which spares the next inspection
+// the calls for them.
+func (f *statusCache) addEvent(uid types.UID, e podEvent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k := f.pods[uid]
+	k.event = &e
 	f.put(uid, k)
 }
 
@@ -160,4 +185,29 @@ func (k podFacts) fillContainer(c *runtime.Container) bool {
 		return true
 	}
 	return false
+}
+
+// newSandbox completes a sandbox that was just made by the event of its start, and reports
+// whether that was possible.
+func (k podFacts) newSandbox(s runtime.Sandbox) (runtime.Sandbox, bool) {
+	if k.event == nil || k.event.sandbox.GetId() != s.ID {
+		return s, false
+	}
+	s = translate.AddSandboxStatus(s, k.event.sandbox)
+	return s, s.State == runtime.SandboxReady && (s.HostNetwork || len(s.IPs) > 0)
+}
+
+// runningStatus returns the status of a container that is listed as running, if an event had
+// it and this Client has changed nothing of the pod since; nil else. Other states are asked
+// for: why a container ended may be known only after the event of its end.
+func (k podFacts) runningStatus(c *runtime.Container) *v1.ContainerStatus {
+	if k.event == nil || c.State != runtime.Running || !k.event.happened.After(k.changedAt) {
+		return nil
+	}
+	for _, st := range k.event.containers {
+		if st.GetId() == c.ID && st.GetState() == v1.ContainerState_CONTAINER_RUNNING && st.GetStartedAt() > 0 {
+			return st
+		}
+	}
+	return nil
 }

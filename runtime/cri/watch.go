@@ -17,7 +17,9 @@ import (
 // Watch calls notify with the UID of each pod of the owner for which the runtime sends an
 // event, until ctx ends or the stream breaks, and returns why. It never returns nil. A
 // runtime without events is runtime.ErrUnsupported. An event is only a reason to inspect
-// the pod: a runtime may repeat events, send them late, and for pods that are removed.
+// the pod: a runtime may repeat events, send them late, and for pods that are removed. Of
+// the statuses that come with it, the next inspection takes over those of containers that
+// it finds running.
 //
 // The stream has no deadline; it is the only call without one.
 func (c *Client) Watch(ctx context.Context, notify func(types.UID)) error {
@@ -34,7 +36,9 @@ func (c *Client) WatchTimestamped(ctx context.Context, notify func(uid types.UID
 		var ev *v1.ContainerEventResponse
 		if ev, err = stream.Recv(); err == nil {
 			if uid := c.podOf(ev); uid != "" {
-				notify(uid, happenedAt(ev))
+				at := happenedAt(ev)
+				c.facts.addEvent(uid, podEvent{time.Now(), at, ev.GetPodSandboxStatus(), ev.GetContainersStatuses()})
+				notify(uid, at)
 			}
 		}
 	}
