@@ -20,7 +20,7 @@ import (
 func (f *fake) event() *v1.ContainerEventResponse {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	e := &v1.ContainerEventResponse{CreatedAt: time.Now().UnixNano()}
+	e := &v1.ContainerEventResponse{CreatedAt: time.Now().UnixNano(), ContainerEventType: v1.ContainerEventType_CONTAINER_STARTED_EVENT}
 	for _, s := range f.sandboxes {
 		e.PodSandboxStatus = proto.CloneOf(s)
 	}
@@ -139,13 +139,34 @@ func TestAnEventThatDoesNotSuffice(t *testing.T) {
 	}
 }
 
-// An event that arrives during an inspection is for the next one.
-func TestAnEventDuringAnInspectionIsKept(t *testing.T) {
+// An event is kept for an inspection that begins after it, and no longer: the runtime's events of pods that are not asked about
+// again would fill the memory.
+func TestAnEventIsKeptForTheNextInspection(t *testing.T) {
 	c := newFake().client(t, Config{})
+	const uid = types.UID("uid-1")
 	began := time.Now()
-	c.facts.addEvent("uid-1", podEvent{received: began.Add(time.Millisecond)})
-	c.facts.recordList(runtime.Pod{UID: "uid-1", ObservedAt: began}, podFacts{})
-	assert.NotNil(t, c.facts.of("uid-1").event)
-	c.facts.recordList(runtime.Pod{UID: "uid-1", ObservedAt: began.Add(time.Second)}, podFacts{})
+	record := func(at time.Time) {
+		c.facts.recordList(runtime.Pod{UID: uid, ObservedAt: at, Sandboxes: []runtime.Sandbox{{ID: "sb"}}}, c.facts.of(uid))
+	}
+	c.facts.addEvent(uid, podEvent{happened: began.Add(time.Second)})
+	record(began)
+	assert.NotNil(t, c.facts.of(uid).event, "it happened during the inspection")
+	record(began.Add(2 * time.Second))
+	assert.Nil(t, c.facts.of(uid).event)
+	c.facts.addEvent(uid, podEvent{happened: began.Add(time.Second)})
+	assert.Nil(t, c.facts.of(uid).event, "it is late")
+	c.facts.addEvent(uid, podEvent{happened: began.Add(3 * time.Second)})
+	assert.NotNil(t, c.facts.of(uid).event)
+	c.facts.recordList(runtime.Pod{UID: uid, ObservedAt: began.Add(4 * time.Second)}, c.facts.of(uid))
 	assert.Empty(t, c.facts.pods, "nothing stays of a pod that is gone")
+}
+
+// Only starts tell what the next inspection would ask for: nothing is kept of pods that end.
+func TestEventsOfOtherTypesAreNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startEventful(t, newFake(), onePod("main"), func(e *v1.ContainerEventResponse) {
+			e.ContainerEventType = v1.ContainerEventType_CONTAINER_STOPPED_EVENT
+		})
+		assert.Nil(t, c.facts.of("uid-1").event)
+	})
 }

@@ -30,14 +30,14 @@ type podFacts struct {
 	containers []runtime.Container // with the results of their status calls
 	// stamp changes with everything that this Client changed itself: what an
 	// inspection saw that began before is not taken for a fact.
-	stamp     uint64
-	changedAt time.Time // with stamp; zero: never
-	event     *podEvent // the latest one that no recorded inspection began after; nil: none
+	stamp      uint64
+	changedAt  time.Time // with stamp; zero: never
+	observedAt time.Time // when the latest recorded inspection began; zero: there is none
+	event      *podEvent // the latest start that is not known to be older than that; nil: none
 }
 
-// podEvent is what came with an event of a pod.
+// podEvent is what came with the event of the start of a container or a sandbox.
 type podEvent struct {
-	received   time.Time
 	happened   time.Time // zero: not known
 	sandbox    *v1.PodSandboxStatus
 	containers []*v1.ContainerStatus
@@ -70,8 +70,8 @@ func (f *statusCache) recordList(p runtime.Pod, before podFacts) {
 	if old.stamp != before.stamp {
 		return
 	}
-	k := podFacts{containers: p.Containers, stamp: old.stamp, changedAt: old.changedAt}
-	if old.event != nil && !old.event.received.Before(p.ObservedAt) {
+	k := podFacts{containers: p.Containers, stamp: old.stamp, changedAt: old.changedAt, observedAt: p.ObservedAt}
+	if old.event != nil && old.event.happened.After(p.ObservedAt) {
 		k.event = old.event
 	}
 	for _, s := range p.Sandboxes {
@@ -107,11 +107,14 @@ func (f *statusCache) change(uid types.UID, by func(podFacts) podFacts) {
 }
 
 // addEvent remembers the statuses that came with an event, which spares the next inspection
-// the calls for them.
+// the calls for them. One that is older than an inspection may have no other after it.
 func (f *statusCache) addEvent(uid types.UID, e podEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	k := f.pods[uid]
+	if !e.happened.IsZero() && !e.happened.After(k.observedAt) {
+		return
+	}
 	k.event = &e
 	f.put(uid, k)
 }

@@ -37,7 +37,9 @@ func (c *Client) WatchTimestamped(ctx context.Context, notify func(uid types.UID
 		if ev, err = stream.Recv(); err == nil {
 			if uid := c.podOf(ev); uid != "" {
 				at := happenedAt(ev)
-				c.facts.addEvent(uid, podEvent{time.Now(), at, ev.GetPodSandboxStatus(), ev.GetContainersStatuses()})
+				if ev.GetContainerEventType() == v1.ContainerEventType_CONTAINER_STARTED_EVENT {
+					c.facts.addEvent(uid, podEvent{at, ev.GetPodSandboxStatus(), ev.GetContainersStatuses()})
+				}
 				notify(uid, at)
 			}
 		}
