@@ -106,6 +106,13 @@ func TestAnEventThatDoesNotSuffice(t *testing.T) {
 		"the container has ended":     {edit: eachStatus(func(st *v1.ContainerStatus) { st.State = v1.ContainerState_CONTAINER_EXITED }), statuses: 1},
 		"another container":           {edit: eachStatus(func(st *v1.ContainerStatus) { st.Id = "former" }), statuses: 1},
 		"it has ended since":          {then: func(f *fake, _ *Client, _ types.UID, id string) { f.exit(id, 3) }, statuses: 1},
+		"it was changed since, and the clock set back": {
+			edit: func(e *v1.ContainerEventResponse) { e.CreatedAt += int64(time.Hour) },
+			then: func(_ *fake, c *Client, uid types.UID, id string) {
+				time.Sleep(time.Microsecond)
+				c.facts.forgetContainer(uid, id)
+			}, statuses: 1,
+		},
 		"it was changed since": {then: func(_ *fake, c *Client, uid types.UID, id string) {
 			time.Sleep(time.Microsecond)
 			c.facts.forgetContainer(uid, id)
@@ -148,17 +155,26 @@ func TestAnEventIsKeptForTheNextInspection(t *testing.T) {
 	record := func(at time.Time) {
 		c.facts.recordList(runtime.Pod{UID: uid, ObservedAt: at, Sandboxes: []runtime.Sandbox{{ID: "sb"}}}, c.facts.of(uid))
 	}
-	c.facts.addEvent(uid, podEvent{happened: began.Add(time.Second)})
+	event := func(after time.Duration) {
+		at := began.Add(after)
+		c.facts.addEvent(uid, podEvent{received: at, happened: at.Round(0)})
+	}
+	event(time.Second)
 	record(began)
 	assert.NotNil(t, c.facts.of(uid).event, "it happened during the inspection")
 	record(began.Add(2 * time.Second))
 	assert.Nil(t, c.facts.of(uid).event)
-	c.facts.addEvent(uid, podEvent{happened: began.Add(time.Second)})
+	event(time.Second)
 	assert.Nil(t, c.facts.of(uid).event, "it is late")
-	c.facts.addEvent(uid, podEvent{happened: began.Add(3 * time.Second)})
+	event(3 * time.Second)
 	assert.NotNil(t, c.facts.of(uid).event)
 	c.facts.recordList(runtime.Pod{UID: uid, ObservedAt: began.Add(4 * time.Second)}, c.facts.of(uid))
 	assert.Empty(t, c.facts.pods, "nothing stays of a pod that is gone")
+
+	// The clock is set back by an hour after the event.
+	c.facts.addEvent(uid, podEvent{received: began, happened: began.Round(0).Add(time.Hour)})
+	record(began.Add(time.Second))
+	assert.Nil(t, c.facts.of(uid).event)
 }
 
 // Only starts tell what the next inspection would ask for: nothing is kept of pods that end.

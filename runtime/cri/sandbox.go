@@ -46,8 +46,7 @@ func (t *applyRun) createSandboxFrom(ctx context.Context, a runtime.Action, conf
 		Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
 		Source: config.GetAnnotations()[podspec.AnnotationSource], GracePeriod: translate.GracePeriod(config.GetAnnotations()),
 	}
-	known := t.c.facts.of(t.pod.UID)
-	if s, ok := known.newSandbox(t.sandbox); ok {
+	if s, ok := t.c.facts.of(t.pod.UID).newSandbox(t.sandbox); ok {
 		t.sandbox = s
 	} else {
 		st, err := t.c.sandboxStatus(ctx, id)

@@ -38,10 +38,15 @@ type podFacts struct {
 
 // podEvent is what came with the event of the start of a container or a sandbox.
 type podEvent struct {
-	happened   time.Time // zero: not known
+	received   time.Time
+	happened   time.Time // by the runtime, without a monotonic reading; zero: not known
 	sandbox    *v1.PodSandboxStatus
 	containers []*v1.ContainerStatus
 }
+
+// after reports whether it happened after t. The time of the receipt keeps a clock that was
+// set back from making it new for a long time.
+func (e *podEvent) after(t time.Time) bool { return e.received.After(t) && e.happened.After(t) }
 
 type sandboxFact struct {
 	runtime.Sandbox
@@ -71,7 +76,7 @@ func (f *statusCache) recordList(p runtime.Pod, before podFacts) {
 		return
 	}
 	k := podFacts{containers: p.Containers, stamp: old.stamp, changedAt: old.changedAt, observedAt: p.ObservedAt}
-	if old.event != nil && old.event.happened.After(p.ObservedAt) {
+	if old.event != nil && old.event.after(p.ObservedAt) {
 		k.event = old.event
 	}
 	for _, s := range p.Sandboxes {
@@ -204,7 +209,7 @@ func (k podFacts) newSandbox(s runtime.Sandbox) (runtime.Sandbox, bool) {
 // it and this Client has changed nothing of the pod since; nil else. Other states are asked
 // for: why a container ended may be known only after the event of its end.
 func (k podFacts) runningStatus(c *runtime.Container) *v1.ContainerStatus {
-	if k.event == nil || c.State != runtime.Running || !k.event.happened.After(k.changedAt) {
+	if k.event == nil || c.State != runtime.Running || !k.event.after(k.changedAt) {
 		return nil
 	}
 	for _, st := range k.event.containers {

@@ -38,7 +38,7 @@ func (c *Client) WatchTimestamped(ctx context.Context, notify func(uid types.UID
 			if uid := c.podOf(ev); uid != "" {
 				at := happenedAt(ev)
 				if ev.GetContainerEventType() == v1.ContainerEventType_CONTAINER_STARTED_EVENT {
-					c.facts.addEvent(uid, podEvent{at, ev.GetPodSandboxStatus(), ev.GetContainersStatuses()})
+					c.facts.addEvent(uid, podEvent{time.Now(), at, ev.GetPodSandboxStatus(), ev.GetContainersStatuses()})
 				}
 				notify(uid, at)
 			}
