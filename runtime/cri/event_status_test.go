@@ -127,6 +127,7 @@ func TestAnEventThatDoesNotSuffice(t *testing.T) {
 				}
 				f, pod := newFake(), onePod("main")
 				c := startEventful(t, f, pod, edit)
+				assert.Equal(t, tc.sandbox, f.count("PodSandboxStatus"), "PodSandboxStatus during the start")
 				var id string
 				for id = range f.containers {
 				}

@@ -46,15 +46,13 @@ func (t *applyRun) createSandboxFrom(ctx context.Context, a runtime.Action, conf
 		Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
 		Source: config.GetAnnotations()[podspec.AnnotationSource], GracePeriod: translate.GracePeriod(config.GetAnnotations()),
 	}
-	if s, ok := t.c.facts.of(t.pod.UID).newSandbox(t.sandbox); ok {
-		t.sandbox = s
-	} else {
-		st, err := t.c.sandboxStatus(ctx, id)
-		if err != nil {
+	st := t.c.facts.of(t.pod.UID).readyStatus(id)
+	if st == nil {
+		if st, err = t.c.sandboxStatus(ctx, id); err != nil {
 			return id, err
 		}
-		t.sandbox = translate.AddSandboxStatus(t.sandbox, st)
 	}
+	t.sandbox = translate.AddSandboxStatus(t.sandbox, st)
 	if t.sandbox.State != runtime.SandboxReady {
 		return id, fmt.Errorf("sandbox %s ended right after its start: %w", id, runtime.ErrNotReady)
 	}

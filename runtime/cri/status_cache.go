@@ -167,7 +167,7 @@ func (k podFacts) fillSandbox(s *runtime.Sandbox, now time.Time) bool {
 	if was == nil {
 		return false
 	}
-	fresh := now.Sub(was.asked) < sandboxFresh && (was.HostNetwork || len(was.IPs) > 0)
+	fresh := now.Sub(was.asked) < sandboxFresh && hasAddress(&was.Sandbox)
 	if s.State == runtime.SandboxReady && (!fresh || was.State != runtime.SandboxReady) {
 		return false
 	}
@@ -195,14 +195,20 @@ func (k podFacts) fillContainer(c *runtime.Container) bool {
 	return false
 }
 
-// newSandbox completes a sandbox that was just made by the event of its start, and reports
-// whether that was possible.
-func (k podFacts) newSandbox(s runtime.Sandbox) (runtime.Sandbox, bool) {
-	if k.event == nil || k.event.sandbox.GetId() != s.ID {
-		return s, false
+// hasAddress reports whether nothing is missing for the addresses of the pod.
+func hasAddress(s *runtime.Sandbox) bool { return s.HostNetwork || len(s.IPs) > 0 }
+
+// readyStatus returns the status of a sandbox that was just made, if the event of its start
+// had all of it; nil else.
+func (k podFacts) readyStatus(id string) *v1.PodSandboxStatus {
+	if k.event == nil || k.event.sandbox.GetId() != id {
+		return nil
 	}
-	s = translate.AddSandboxStatus(s, k.event.sandbox)
-	return s, s.State == runtime.SandboxReady && (s.HostNetwork || len(s.IPs) > 0)
+	s := translate.AddSandboxStatus(runtime.Sandbox{State: runtime.SandboxReady}, k.event.sandbox)
+	if s.State != runtime.SandboxReady || !hasAddress(&s) {
+		return nil
+	}
+	return k.event.sandbox
 }
 
 // runningStatus returns the status of a container that is listed as running, if an event had
