@@ -61,10 +61,7 @@ func TestStartsAgainstImageCollection(t *testing.T) {
 		took := time.Since(began)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		pulls := 0
-		for _, ref := range c.images {
-			pulls += n.Registry.Pulls(ref)
-		}
+		pulls := c.pulls()
 		require.NotEmpty(t, c.removed, "no collection")
 		t.Logf("measured: %s: %d starts in %v, %d images removed in %d collections that freed %d MB, %d pulls, at most %d %% of the disk",
 			n.Name, starts, took.Round(time.Millisecond), len(c.removed), c.collections, c.freed>>20, pulls, c.most)
@@ -81,6 +78,7 @@ func TestStartsAgainstImageCollection(t *testing.T) {
 // them.
 type gcRace struct {
 	cc       grpc.ClientConnInterface
+	registry *containerdtest.Registry
 	disk     string
 	images   []string
 	used     []string // of pods that run all the while, and that of the sandboxes
@@ -97,7 +95,7 @@ type gcRace struct {
 }
 
 func newContest(t *testing.T, n *containerdtest.Node, images int, period time.Duration) *gcRace {
-	c := &gcRace{cc: n.Dial(t), pods: podsource.NewMemory(), parallel: images / 3, waits: map[string]chan struct{}{}}
+	c := &gcRace{cc: n.Dial(t), registry: n.Registry, pods: podsource.NewMemory(), parallel: images / 3, waits: map[string]chan struct{}{}}
 	pause := n.Registry.Addr() + "/test/pause:1"
 	shared := []containerdtest.File{noise("shared", 1<<20)}
 	for i := range images {
@@ -163,8 +161,12 @@ func (c *gcRace) pod(name, image, script string) *corev1.Pod {
 // fewStarts is enough for images to be collected and pulled again.
 const fewStarts = 24
 
+// mostRounds times the wanted starts is how many race makes at most.
+const mostRounds = 10
+
 // race starts pods, some at a time, each from an image at random, and removes
-// them as soon as they ran. It returns how many it has started within the limit.
+// them as soon as they ran. It goes on until collection and pulls have met often
+// enough, which is up to chance. It returns how many it has started within the limit.
 func (c *gcRace) race(t *testing.T, starts int, limit time.Duration) (started int) {
 	began := time.Now()
 	next := make(chan int)
@@ -178,12 +180,28 @@ func (c *gcRace) race(t *testing.T, starts int, limit time.Duration) (started in
 			}
 		})
 	}
-	for ; started < starts && (started < fewStarts || time.Since(began) < limit); started++ {
+	enough := func() bool { return started >= starts && c.isContested(started) || started >= mostRounds*starts }
+	for ; !enough() && (started < fewStarts || time.Since(began) < limit); started++ {
 		next <- started
 	}
 	close(next)
 	wg.Wait()
 	return started
+}
+
+// isContested reports whether many images were removed and wanted again, for so many starts.
+func (c *gcRace) isContested(starts int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.removed) > starts/15 && c.pulls() > len(c.images)+starts/15
+}
+
+// pulls is how often the images were pulled.
+func (c *gcRace) pulls() (n int) {
+	for _, ref := range c.images {
+		n += c.registry.Pulls(ref)
+	}
+	return n
 }
 
 // start waits until a pod ran.
