@@ -45,14 +45,15 @@ func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 	concurrencies := []int{1, 4, 8, 30}
 	firsts, ups, downs := map[int][]time.Duration{}, map[int][]time.Duration{}, map[int][]time.Duration{}
 	faster, removed := map[int][]float64{}, map[int][]float64{} // time of the raw calls / that of the agent just before
-	var single, first, middle, last, deleted, own []time.Duration
+	var single, first, middle, last, deleted, own, idle []time.Duration
+	rawIdle := map[int][]time.Duration{}
 	for b.Loop() {
 		// Agent and raw calls take turns, so that a slow minute of the machine is not one of them alone.
 		for _, c := range concurrencies {
 			l := r.settled(b)
-			before := cpuTime(b)
+			before, idleBefore := cpuTime(b), idleTime(b)
 			took := l.up(b, r.burstPods(pods)...)
-			own = append(own, (cpuTime(b)-before)/time.Duration(pods))
+			own, idle = append(own, (cpuTime(b)-before)/time.Duration(pods)), append(idle, idleTime(b)-idleBefore)
 			first, middle, last = append(first, took[0]), append(middle, median(took)), append(last, took[pods-1])
 			time.Sleep(readySignals)
 			deleted = append(deleted, l.down(b, pods)[pods-1])
@@ -65,7 +66,9 @@ func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 			each(b, alone, 1, (*rawPod).down)
 
 			raw := r.raw(b, pods)
+			idleBefore = idleTime(b)
 			rawFirst, rawLast := firstAndAll(b, raw, c, (*rawPod).up)
+			rawIdle[c] = append(rawIdle[c], idleTime(b)-idleBefore)
 			firsts[c], ups[c] = append(firsts[c], rawFirst), append(ups[c], rawLast)
 			time.Sleep(readySignals)
 			rawDown := each(b, raw, c, (*rawPod).down)
@@ -92,12 +95,14 @@ func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 	b.ReportMetric(float64(upAt), "raw-up-concurrency")
 	b.ReportMetric(median(faster[upAt]), "throughput/raw")
 	b.ReportMetric(ms(median(own)), "agent-CPU-ms/pod")
+	b.ReportMetric(ms(median(idle)), "idle-ms")
 	b.ReportMetric(ms(median(deleted)), "deleted-ms")
 	b.ReportMetric(ms(median(downs[downAt])), "raw-down-ms")
 	b.ReportMetric(float64(downAt), "raw-down-concurrency")
 	b.ReportMetric(median(removed[downAt]), "deletion/raw")
 	for _, c := range concurrencies {
 		b.ReportMetric(ms(median(ups[c])), fmt.Sprintf("raw%d-up-ms", c))
+		b.ReportMetric(ms(median(rawIdle[c])), fmt.Sprintf("raw%d-idle-ms", c))
 		b.ReportMetric(ms(median(downs[c])), fmt.Sprintf("raw%d-down-ms", c))
 		b.ReportMetric(median(faster[c]), fmt.Sprintf("throughput/raw%d", c))
 		b.ReportMetric(median(removed[c]), fmt.Sprintf("deletion/raw%d", c))
@@ -114,6 +119,17 @@ func cpuTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// idleTime is the time of the machine's processors together in which they had nothing to do or waited for a disk.
+func idleTime(b *testing.B) time.Duration {
+	const perSecond = 100 // USER_HZ, the unit of /proc/stat
+	stat, err := os.ReadFile("/proc/stat")
+	require.NoError(b, err)
+	var user, nice, system, idle, disk int64
+	_, err = fmt.Sscanf(string(stat), "cpu %d %d %d %d %d", &user, &nice, &system, &idle, &disk)
+	require.NoError(b, err)
+	return time.Duration(idle+disk) * time.Second / perSecond
 }
 
 func (r *benchEnv) burstPods(n int) []*corev1.Pod {
