@@ -28,7 +28,8 @@ func TestBenchmarks(t *testing.T) {
 		assert.Contains(t, string(out), strings.ReplaceAll("Benchmark"+benchmark, "$", ""))
 	}
 	t.Run("bursts", func(t *testing.T) {
-		run(t, "Burst/embedded/simulated/pods=30/busy=0", "throughput/raw", "first/single", "median/last", "deletion/raw", "throughput/raw30", "raw-up-ms", "last-ms")
+		run(t, "Burst/embedded/simulated/pods=30/busy=0", "throughput/raw", "first/single", "median/last", "deletion/raw", "throughput/raw30", "raw-up-ms", "last-ms",
+			"idle-ms", "raw4-idle-ms")
 	})
 	t.Run("a rich pod", func(t *testing.T) {
 		if os.Geteuid() != 0 {
