@@ -2,6 +2,7 @@
 package docs_test
 
 import (
+	"bytes"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -26,7 +27,7 @@ type docTree struct {
 	exported map[string]bool
 	targets  map[string]bool // of make
 
-	variables map[string]bool // of the environment
+	variables map[string]bool // of the environment, named by Go files and scripts
 	sources   []string        // text of Go files, without the indentation
 }
 
@@ -233,12 +234,15 @@ func readDocTree(t *testing.T) *docTree {
 		for dir := path.Dir(file); dir != "."; dir = path.Dir(dir) {
 			d.files[dir] = true
 		}
-		isGo := path.Ext(file) == ".go"
-		if !isGo && !strings.HasPrefix(file, ".ci/") {
+		isGo, mayBeScript := path.Ext(file) == ".go", path.Ext(file) == "" || path.Ext(file) == ".sh"
+		if !isGo && !mayBeScript {
 			return
 		}
 		src, err := os.ReadFile(file)
 		require.NoError(t, err)
+		if !isGo && !bytes.HasPrefix(src, []byte("#!")) {
+			return
+		}
 		for _, name := range regexp.MustCompile(`\b(SUBLET|CRI)_[A-Z0-9_]+\b`).FindAllString(string(src), -1) {
 			d.variables[name] = true
 		}
