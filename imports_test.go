@@ -47,6 +47,7 @@ var allowedImports = map[string][]string{
 	"node":                       {"cgroup", "internal/safe", "podspec", "runtime"}, // cgroup for the type of its driver
 	"oomwatch":                   {"internal/safe", "podspec", "runtime"},
 	"systemd":                    {},
+	"pageout":                    {},
 	"nodeshutdown":               {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
 	"nodeshutdown/logind":        {"nodeshutdown"},
 	"stats":                      {"internal/diskusage", "internal/monotonic", "podspec", "runtime"},

@@ -24,7 +24,8 @@ const (
 
 // BenchmarkBesideKubelet runs hostNetwork pods of one idle process from a manifest directory, with the agent and with the kubelet in
 // processes of their own, and measures from outside: starts, CPU time and calls of idle pods, memory and removal. The calls of both
-// go through a proxy in the benchmark that counts them. The program "client" is an empty client of the runtime.
+// go through a proxy in the benchmark that counts them. The program "client" is an empty client of the runtime, and "pageout" the agent
+// with package pageout.
 func BenchmarkBesideKubelet(b *testing.B) {
 	steady := time.Minute
 	if text := os.Getenv(envSteady); text != "" {
@@ -42,7 +43,7 @@ func BenchmarkBesideKubelet(b *testing.B) {
 		r.settled(b).stop() // the image of the sandboxes is present
 		b.Run("program=client", func(b *testing.B) {
 			for b.Loop() {
-				p := newAgentProcess(b, r, 0, true)
+				p := newAgentProcess(b, r, 0, "-client")
 				p.start(b)
 				p.reportMemory(b, "none-", steady)
 				p.stop(b)
@@ -50,11 +51,20 @@ func BenchmarkBesideKubelet(b *testing.B) {
 			b.ReportMetric(0, "ns/op")
 		})
 		for _, n := range counts {
-			for _, name := range []string{"agent", "kubelet"} {
+			programs := []string{"agent", "kubelet"}
+			if n == counts[0] {
+				programs = []string{"agent", "pageout", "kubelet"}
+			}
+			for _, name := range programs {
 				b.Run(fmt.Sprintf("pods=%d/program=%s", n, name), func(b *testing.B) {
 					for b.Loop() {
-						p := newAgentProcess(b, r, n, false)
-						if name == "kubelet" {
+						var p *nodeProcess
+						switch name {
+						case "agent":
+							p = newAgentProcess(b, r, n)
+						case "pageout":
+							p = newAgentProcess(b, r, n, "-page-out")
+						default:
 							p = newKubelet(b, r, n)
 						}
 						if p == nil {

@@ -81,24 +81,20 @@ func (p *nodeProcess) calls() (n int) {
 	return n
 }
 
-// newAgentProcess returns the agent, built for this. With client it is an empty client of the runtime.
-func newAgentProcess(b *testing.B, r *benchEnv, maxPods int, client bool) *nodeProcess {
+// newAgentProcess returns the agent, built for this. Its flags make a client of it that does nothing, or page it out.
+func newAgentProcess(b *testing.B, r *benchEnv, maxPods int, flags ...string) *nodeProcess {
 	b.Helper()
-	name := "agent-process"
-	if client {
-		name = "client-process"
-	}
-	p := newNodeProcess(b, r, name)
+	p := newNodeProcess(b, r, "agent-process"+strings.Join(flags, ""))
 	p.command = func(b *testing.B) []string {
 		binary := filepath.Join(p.dir, "agentprocess")
 		build := exec.Command("go", "build", "-race=false", "-tags", "grpcnotrace", "-o", binary, "github.com/sublet-dev/agent/test/bench/agentprocess")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as docs/embed.md advises; the race detector needs cgo
 		out, err := build.CombinedOutput()
 		require.NoError(b, err, "%s", out)
-		return []string{
+		return append([]string{
 			binary, "-endpoint", p.endpoint, "-root-dir", filepath.Join(p.dir, "root"), "-manifests", p.manifests,
-			"-cgroup-root", p.node.CgroupParent, "-max-pods", strconv.Itoa(maxPods), "-client=" + strconv.FormatBool(client),
-		}
+			"-cgroup-root", p.node.CgroupParent, "-max-pods", strconv.Itoa(maxPods),
+		}, flags...)
 	}
 	return p
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/node"
+	"github.com/sublet-dev/agent/pageout"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podworkers"
@@ -78,6 +79,9 @@ func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Lo
 		agent.WithNode(node.Config{CgroupRoot: f.cgroupRoot, DisableCgroups: f.cgroupRoot == "" || !isCRI}),
 		agent.WithSource("server", podsource.Cached(srv, filepath.Join(f.rootDir, "sources", "server"))),
 		agent.WithStatusSink(srv),
+		agent.WithRunner("pageout", func(*agent.Components) (agent.Runner, error) { // half the memory while there is little to do
+			return pageout.New(pageout.Config{Logger: log})
+		}),
 	}
 	if f.drain || !isCRI {
 		opts = append(opts, agent.WithConfig(podworkers.DrainConfig{Timeout: 25 * time.Second}))

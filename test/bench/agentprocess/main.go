@@ -1,6 +1,6 @@
 // Command agentprocess is an agent in a process of its own, so that benchmarks can measure what it uses, and compare it with a
-// kubelet that reads the same manifests. With -client it is only an empty client of the runtime, the least that any agent
-// uses: a connection and an event stream. SIGTERM ends it.
+// kubelet that reads the same manifests. With -page-out it pages out its program after the start. With -client it is only an
+// empty client of the runtime, the least that any agent uses: a connection and an event stream. SIGTERM ends it.
 package main
 
 import (
@@ -18,6 +18,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/node"
+	"github.com/sublet-dev/agent/pageout"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/runtime/cri"
@@ -30,27 +31,34 @@ func main() {
 	manifests := flag.String("manifests", "", "directory of manifests")
 	cgroupRoot := flag.String("cgroup-root", "", "cgroup of the pods; empty: no cgroups")
 	maxPods := flag.Int("max-pods", 110, "pods at a time")
+	pageOut := flag.Bool("page-out", false, "page out the program after the start")
 	client := flag.Bool("client", false, "be a client that does nothing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt) //nolint:forbidigo // the program is its own caller
 	defer stop()
-	run := runAgent
+	run := func() error { return runAgent(ctx, *endpoint, *rootDir, *manifests, *cgroupRoot, *maxPods, *pageOut) }
 	if *client {
-		run = runClient
+		run = func() error { return runClient(ctx, *endpoint) }
 	}
-	if err := run(ctx, *endpoint, *rootDir, *manifests, *cgroupRoot, *maxPods); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func runAgent(ctx context.Context, endpoint, rootDir, manifests, cgroupRoot string, maxPods int) error {
-	a, err := agent.New(
+func runAgent(ctx context.Context, endpoint, rootDir, manifests, cgroupRoot string, maxPods int, pageOut bool) error {
+	opts := []agent.Option{
 		agent.WithNodeName("bench"), agent.WithRootDir(rootDir), agent.WithRuntimeEndpoint(endpoint),
 		agent.WithNode(node.Config{CgroupRoot: cgroupRoot, DisableCgroups: cgroupRoot == "", MaxPods: maxPods}),
 		agent.WithSource("file", podsource.File(manifests)), agent.WithStatusSink(status.SinkFunc(discard)),
 		agent.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
-	)
+	}
+	if pageOut {
+		opts = append(opts, agent.WithRunner("pageout", func(c *agent.Components) (agent.Runner, error) {
+			return pageout.New(pageout.Config{Logger: c.Logger})
+		}))
+	}
+	a, err := agent.New(opts...)
 	if err != nil {
 		return err
 	}
@@ -61,7 +69,7 @@ func runAgent(ctx context.Context, endpoint, rootDir, manifests, cgroupRoot stri
 func discard(context.Context, *corev1.Pod, corev1.PodStatus) error { return nil }
 
 // runClient opens what every agent has open.
-func runClient(ctx context.Context, endpoint, _, _, _ string, _ int) error {
+func runClient(ctx context.Context, endpoint string) error {
 	conn, err := cri.Dial(endpoint)
 	if err != nil {
 		return err

@@ -101,6 +101,8 @@ func goals() []goal {
 		{latency, "99th percentile", `StatusLatency/.*=20`, "exit-p99-ms", " ms", atMost, 10},
 		{"resident memory", "no pods", beside + `pods=30/program=agent`, "none-MB", " MB", atMost, 20},
 		{"resident memory", "30 pods", beside + `pods=30/program=agent`, "MB", " MB", atMost, 30},
+		{"resident memory", "no pods, paged out", beside + `pods=30/program=pageout`, "none-MB", " MB", atMost, 20},
+		{"resident memory", "30 pods, started after that", beside + `pods=30/program=pageout`, "MB", " MB", atMost, 30},
 		{"resident memory", "of that not mapped from the program's file, no pods", beside + `pods=30/program=agent`, "none-anonymous-MB", " MB", noLimit, 0},
 		{"resident memory", "of that not mapped from the program's file, 30 pods", beside + `pods=30/program=agent`, "anonymous-MB", " MB", noLimit, 0},
 		{"resident memory", "an empty client of the runtime", beside + `program=client`, "none-MB", " MB", noLimit, 0},
