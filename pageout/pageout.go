@@ -72,8 +72,8 @@ func (r *Runner) Run(ctx context.Context) error {
 // Program asks the kernel to page out the code and the constants of this program, and returns by how many bytes its resident memory
 // has become smaller. It blocks while the kernel works, a few milliseconds; other goroutines run on.
 //
-// The kernel takes only pages that no other process has mapped, and only if this process owns the program's file or may write to it:
-// otherwise the result is 0, or close to it. The error wraps errors.ErrUnsupported on other systems than Linux, and before
+// The kernel takes only pages that no other process has mapped, and only if this process owns the program's file or may write to it,
+// or the result is close to 0. A file on tmpfs stays in memory. The error wraps errors.ErrUnsupported on other systems than Linux, and before
 // Linux 5.4.
 func Program() (released int64, err error) {
 	released, err = pageOut()

@@ -29,16 +29,15 @@ func TestProgram(t *testing.T) {
 	require.NoError(t, err)
 	var fs unix.Statfs_t
 	require.NoError(t, unix.Statfs(file, &fs))
-	if fs.Type == unix.TMPFS_MAGIC {
-		t.Skipf("%s is in memory anyway; TMPDIR selects another directory", file)
-	}
 	before := fileKiB(t)
 	released, err := Program()
 	require.NoError(t, err)
 	after := fileKiB(t)
 	t.Logf("%d KiB of the program were mapped, now %d", before, after)
-	assert.Less(t, after, before/2)
-	assert.Greater(t, released, int64(before)*1024/2)
+	if fs.Type != unix.TMPFS_MAGIC { // a file in memory cannot be paged out
+		assert.Less(t, after, before/2)
+		assert.Greater(t, released, int64(before)*1024/2)
+	}
 	_, err = Program() // the program still works, and what is not mapped is no error
 	require.NoError(t, err)
 }

@@ -79,7 +79,7 @@ func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Lo
 		agent.WithNode(node.Config{CgroupRoot: f.cgroupRoot, DisableCgroups: f.cgroupRoot == "" || !isCRI}),
 		agent.WithSource("server", podsource.Cached(srv, filepath.Join(f.rootDir, "sources", "server"))),
 		agent.WithStatusSink(srv),
-		agent.WithRunner("pageout", func(*agent.Components) (agent.Runner, error) { // half the memory while there is little to do
+		agent.WithRunner("pageout", func(*agent.Components) (agent.Runner, error) { // a quarter of the memory while there is little to do
 			return pageout.New(pageout.Config{Logger: log})
 		}),
 	}
