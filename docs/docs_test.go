@@ -234,12 +234,13 @@ func readDocTree(t *testing.T) *docTree {
 		for dir := path.Dir(file); dir != "."; dir = path.Dir(dir) {
 			d.files[dir] = true
 		}
-		isGo, mayBeScript := path.Ext(file) == ".go", path.Ext(file) == "" || path.Ext(file) == ".sh"
-		if !isGo && !mayBeScript {
+		ext := path.Ext(file)
+		if ext != ".go" && ext != ".sh" && ext != "" {
 			return
 		}
 		src, err := os.ReadFile(file)
 		require.NoError(t, err)
+		isGo := ext == ".go"
 		if !isGo && !bytes.HasPrefix(src, []byte("#!")) {
 			return
 		}

@@ -10,12 +10,14 @@
 package pageout
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 const defaultDelay = 5 * time.Second
@@ -40,33 +42,29 @@ func New(cfg Config) (*Runner, error) {
 	if cfg.Delay < 0 {
 		return nil, fmt.Errorf("pageout: Config.Delay: %s must not be negative", cfg.Delay)
 	}
-	r := &Runner{delay: cfg.Delay, log: cfg.Logger, program: Program}
-	if r.delay == 0 {
-		r.delay = defaultDelay
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
-	}
-	return r, nil
+	return &Runner{delay: cmp.Or(cfg.Delay, defaultDelay), log: cfg.Logger, program: Program}, nil
 }
 
 // Run calls Program after Config.Delay, and blocks until ctx is done. It always returns nil: a program that is not paged out
 // works as well.
 func (r *Runner) Run(ctx context.Context) error {
-	timer := time.NewTimer(r.delay)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-timer.C:
-	}
-	if released, err := r.program(); err != nil {
-		r.log.Info("program not paged out", logattr.Err(err))
-	} else {
-		r.log.Debug("program paged out", slog.Int64("releasedBytes", released))
+	if sleep.For(ctx, r.delay) == nil {
+		r.pageOut()
 	}
 	<-ctx.Done()
 	return nil
+}
+
+func (r *Runner) pageOut() {
+	released, err := r.program()
+	if err != nil {
+		r.log.Info("program not paged out", logattr.Err(err))
+		return
+	}
+	r.log.Debug("program paged out", slog.Int64("releasedBytes", released))
 }
 
 // Program asks the kernel to page out the code and the constants of this program, and returns by how many bytes its resident memory

@@ -1,11 +1,8 @@
 package pageout
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -15,15 +12,7 @@ import (
 
 // pageOut uses MADV_PAGEOUT and not MADV_DONTNEED, which would undo the relocations of a position-independent program.
 func pageOut() (released int64, err error) {
-	file, err := os.Readlink("/proc/self/exe") // of a file that was removed it ends in " (deleted)", as in maps
-	if err != nil {
-		return 0, err
-	}
-	text, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		return 0, err
-	}
-	mappings, err := readOnlyMappings(bytes.NewReader(text), file)
+	mappings, err := programMappings()
 	if err != nil {
 		return 0, err
 	}
@@ -60,15 +49,26 @@ func resident() (int64, error) {
 // mapping is a range of addresses.
 type mapping struct{ from, to uintptr }
 
-var errNoMapping = errors.New("no mapping of its file found in /proc/self/maps")
+// programMappings returns the mappings of this program's file that are not writable.
+func programMappings() ([]mapping, error) {
+	file, err := os.Readlink("/proc/self/exe") // of a file that was removed it ends in " (deleted)", as in maps
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return nil, err
+	}
+	return readOnlyMappings(string(text), file)
+}
 
-// readOnlyMappings returns the mappings of a file that are not writable, from the lines of /proc/self/maps.
-func readOnlyMappings(maps io.Reader, file string) ([]mapping, error) {
+// readOnlyMappings returns the mappings of a file that are not writable, from the text of /proc/self/maps.
+func readOnlyMappings(maps, file string) ([]mapping, error) {
 	var found []mapping
-	lines := bufio.NewScanner(maps)
-	for lines.Scan() {
+	for line := range strings.Lines(maps) {
+		line = strings.TrimSuffix(line, "\n")
 		// address, permissions, offset, device and inode, and a path that may contain spaces
-		fields := strings.SplitN(lines.Text(), " ", 6)
+		fields := strings.SplitN(line, " ", 6)
 		if len(fields) < 6 || strings.TrimLeft(fields[5], " ") != file || strings.Contains(fields[1], "w") {
 			continue
 		}
@@ -76,15 +76,12 @@ func readOnlyMappings(maps io.Reader, file string) ([]mapping, error) {
 		begin, errBegin := strconv.ParseUint(from, 16, strconv.IntSize)
 		end, errEnd := strconv.ParseUint(to, 16, strconv.IntSize)
 		if errBegin != nil || errEnd != nil || end <= begin {
-			return nil, fmt.Errorf("invalid line of /proc/self/maps: %q", lines.Text())
+			return nil, fmt.Errorf("invalid line of /proc/self/maps: %q", line)
 		}
 		found = append(found, mapping{uintptr(begin), uintptr(end)})
 	}
-	if err := lines.Err(); err != nil {
-		return nil, err
-	}
 	if len(found) == 0 {
-		return nil, errNoMapping
+		return nil, errors.New("no mapping of its file found in /proc/self/maps")
 	}
 	return found, nil
 }

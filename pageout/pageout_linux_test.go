@@ -1,11 +1,12 @@
 package pageout
 
 import (
+	"context"
 	"os"
 	"regexp"
 	"strconv"
-	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -24,11 +25,23 @@ func fileKiB(t *testing.T) int {
 	return n
 }
 
+// mapProgram has the whole program in memory, whatever was paged out before.
+func mapProgram(t *testing.T) {
+	t.Helper()
+	mappings, err := programMappings()
+	require.NoError(t, err)
+	for _, m := range mappings {
+		_, _, errno := unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_POPULATE_READ)
+		require.Zero(t, errno, "MADV_POPULATE_READ needs Linux 5.14")
+	}
+}
+
 func TestProgram(t *testing.T) {
 	file, err := os.Executable()
 	require.NoError(t, err)
 	var fs unix.Statfs_t
 	require.NoError(t, unix.Statfs(file, &fs))
+	mapProgram(t)
 	before := fileKiB(t)
 	released, err := Program()
 	require.NoError(t, err)
@@ -40,6 +53,23 @@ func TestProgram(t *testing.T) {
 	}
 	_, err = Program() // the program still works, and what is not mapped is no error
 	require.NoError(t, err)
+}
+
+// Runners of New call Program, which other tests replace.
+func TestNew_PagesOutProgram(t *testing.T) {
+	r, err := New(Config{Delay: time.Nanosecond})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	program, called := r.program, false
+	r.program = func() (released int64, err error) {
+		defer cancel()
+		called = true
+		released, err = program()
+		assert.NoError(t, err)
+		return released, err
+	}
+	require.NoError(t, r.Run(ctx))
+	assert.True(t, called)
 }
 
 func TestReadOnlyMappings(t *testing.T) {
@@ -67,7 +97,7 @@ func TestReadOnlyMappings(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := readOnlyMappings(strings.NewReader(tc.maps), "/opt/edge agent")
+			got, err := readOnlyMappings(tc.maps, "/opt/edge agent")
 			if tc.err != "" {
 				require.EqualError(t, err, tc.err)
 				return
