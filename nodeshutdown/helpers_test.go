@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/nodeshutdown"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -133,14 +134,9 @@ func (m *machine) Record(e *corev1.Event) {
 	m.note("event %s %s: %s", e.InvolvedObject.Kind, e.Reason, e.Message)
 }
 
-// Handle implements slog.Handler: warnings are written down.
+// logger has warnings written down.
 func (m *machine) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(logWriter{m}, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}}))
+	return logtest.NewLogger(logWriter{m}, slog.LevelWarn)
 }
 
 type logWriter struct{ *machine }

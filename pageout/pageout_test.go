@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/internal/logtest"
 )
 
 func TestNew_RejectsNegativeDelay(t *testing.T) {
@@ -29,8 +31,7 @@ func TestRunner_PagesOutOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out bytes.Buffer
-				log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: withoutTime}))
-				r, err := New(Config{Logger: log})
+				r, err := New(Config{Logger: logtest.NewLogger(&out, slog.LevelDebug)})
 				require.NoError(t, err)
 				began := time.Now()
 				var calls []time.Duration
@@ -56,11 +57,4 @@ func TestRunner_EndsBeforeDelay(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, r.Run(ctx))
-}
-
-func withoutTime(_ []string, a slog.Attr) slog.Attr {
-	if a.Key == slog.TimeKey {
-		return slog.Attr{}
-	}
-	return a
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -20,7 +21,7 @@ func TestDrain_LogsEvents(t *testing.T) {
 	p.Namespace, p.Name = "default", "web"
 	rt.set(p, false)
 	var log bytes.Buffer
-	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: withoutTime}))
+	logger := logtest.NewLogger(&log, slog.LevelDebug)
 	inBubble(t, rt, Config{Logger: logger}, func(env *testEnv) {
 		env.after(time.Second)
 		env.Drain()
@@ -67,12 +68,4 @@ func TestDrain_BuildsNoLogAttributesWithoutDebug(t *testing.T) {
 		assert.Len(t, env.Drain(), 2)
 	})
 	assert.Empty(t, log.String())
-}
-
-// withoutTime removes the time from log records.
-func withoutTime(_ []string, a slog.Attr) slog.Attr {
-	if a.Key == slog.TimeKey {
-		return slog.Attr{}
-	}
-	return a
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
 )
@@ -16,14 +17,8 @@ import (
 // Each step in the lifecycle of a pod is one line, with its source.
 func TestPodManager_LogsLifecycle(t *testing.T) {
 	var log strings.Builder
-	handler := slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}})
 	p := newPods(t, func(c *PodManagerConfig) {
-		c.Logger, c.Admitters = slog.New(handler), []Admitter{podLimit(2)}
+		c.Logger, c.Admitters = logtest.NewLogger(&log, slog.LevelDebug), []Admitter{podLimit(2)}
 		c.Inspector = running(func(uid types.UID) bool { return uid == "runs" || uid == "evicted" })
 	})
 	p.statuses.saved["done"] = corev1.PodStatus{Phase: corev1.PodSucceeded}

@@ -3,6 +3,8 @@ package logtest
 
 import (
 	"bytes"
+	"io"
+	"log/slog"
 	"sync"
 )
 
@@ -32,4 +34,14 @@ func (b *Buffer) Reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.buf.Reset()
+}
+
+// NewLogger returns a logger that writes records of a level and above to w, as text and without their time.
+func NewLogger(w io.Writer, level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
 }

@@ -3,6 +3,7 @@ package logtest_test
 import (
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 
@@ -26,4 +27,11 @@ func ExampleBuffer() {
 	// Output:
 	// 10
 	// 0
+}
+
+func ExampleNewLogger() {
+	logger := logtest.NewLogger(os.Stdout, slog.LevelInfo)
+	logger.Info("pod synced", slog.String("pod", "default/web"))
+	logger.Debug("pod unchanged")
+	// Output: level=INFO msg="pod synced" pod=default/web
 }

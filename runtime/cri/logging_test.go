@@ -14,18 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/runtime"
 )
-
-// newLogger returns a logger that writes records without their time to the buffer.
-func newLogger(b *bytes.Buffer) *slog.Logger {
-	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}}))
-}
 
 // takeLog returns the lines of the log so far and empties it. All lines identify
 // the pod, which is left out of what is returned.
@@ -46,7 +37,7 @@ func TestClient_LogsLifecycleOfPod(t *testing.T) {
 		var log bytes.Buffer
 		f := newFake()
 		f.perCall = time.Second
-		c := f.client(t, Config{Logger: newLogger(&log)})
+		c := f.client(t, Config{Logger: logtest.NewLogger(&log, slog.LevelInfo)})
 		pod := onePod("main")
 		require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
 		lines := takeLog(t, &log)
@@ -83,7 +74,7 @@ func TestClient_LogsLifecycleOfPod(t *testing.T) {
 
 func TestClient_LogsSandboxStoppedByPlan(t *testing.T) {
 	var log bytes.Buffer
-	c := newFake().client(t, Config{Logger: newLogger(&log)})
+	c := newFake().client(t, Config{Logger: logtest.NewLogger(&log, slog.LevelInfo)})
 	pod := onePod("main")
 	plan := []runtime.Action{{Type: runtime.CreateSandbox}, {Type: runtime.KillSandbox, ID: "sb-1", Reason: runtime.ReasonPodTerminal}}
 	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
@@ -104,7 +95,7 @@ func TestClient_LogsEachFailedPullOnce(t *testing.T) {
 			}
 			return nil
 		})
-		c := f.client(t, Config{Logger: newLogger(&log)})
+		c := f.client(t, Config{Logger: logtest.NewLogger(&log, slog.LevelInfo)})
 		pod := onePod("main")
 		c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
 		log.Reset()
