@@ -16,7 +16,7 @@ import (
 
 // The benchmarks run once, cheap variants of them, and report what the table of docs/benchmarks.md is made of.
 func TestBenchmarks(t *testing.T) {
-	run := func(t *testing.T, benchmark string, units ...string) {
+	run := func(t *testing.T, benchmark string, units ...string) (output string) {
 		t.Helper()
 		cmd := exec.Command(os.Args[0], "-test.run", "^$", "-test.bench", "^Benchmark"+benchmark, "-test.benchtime", "1x") //nolint:gosec // this program
 		cmd.Env = append(os.Environ(), envBesidePods+"=2", envSteady+"=1s")
@@ -26,6 +26,7 @@ func TestBenchmarks(t *testing.T) {
 			assert.Contains(t, string(out), " "+unit)
 		}
 		assert.Contains(t, string(out), strings.ReplaceAll("Benchmark"+benchmark, "$", ""))
+		return string(out)
 	}
 	t.Run("bursts", func(t *testing.T) {
 		run(t, "Burst/embedded/simulated/pods=30/busy=0", "throughput/raw", "first/single", "median/last", "deletion/raw", "throughput/raw30", "raw-up-ms", "last-ms",
@@ -39,6 +40,9 @@ func TestBenchmarks(t *testing.T) {
 	})
 	t.Run("beside the kubelet", func(t *testing.T) {
 		containerdtest.Require(t)
-		run(t, "BesideKubelet", "none-MB", "steady-%core", "start-calls/pod", "stop-calls/pod", "deleted-ms", "anonymous-MB")
+		out := run(t, "BesideKubelet", "none-MB", "steady-%core", "start-calls/pod", "stop-calls/pod", "deleted-ms", "anonymous-MB")
+		for _, program := range []string{"client", "agent", "pageout"} {
+			assert.Contains(t, out, "program="+program)
+		}
 	})
 }
