@@ -41,6 +41,28 @@ func TestManager_StopLivenessAndStartup(t *testing.T) {
 	})
 }
 
+// PB-4: that a container was stopped for its probe is known until it is started again.
+func TestManager_ResultsOfExitedContainers(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.n.exit(1)
+		b.n.set("u", "1", runtime.Running)
+		b.AddPod(podOf("u", nil, every(10, command("ready")), every(10, command("live"))))
+		b.after(time.Minute)
+		require.Equal(t, runtime.ProbeFailure, b.Results("u")["1"].Liveness)
+		b.n.set("u", "1", runtime.Exited)
+		assert.True(t, b.Results("u")["1"].IsUnhealthy())
+		b.after(time.Hour)
+		assert.True(t, b.Results("u")["1"].IsUnhealthy())
+		b.n.exit(0)
+		b.n.set("u", "2", runtime.Running)
+		b.after(time.Minute)
+		assert.False(t, b.Results("u")["2"].IsUnhealthy())
+		assert.NotContains(t, b.Results("u"), "1")
+		b.n.set("u", "2", runtime.Exited)
+		assert.NotContains(t, b.Results("u"), "2", "it was well")
+	})
+}
+
 // PS-3: a pod that is added while it terminates.
 func TestManager_StopBeforeAddPod(t *testing.T) {
 	inBubble(t, func(b *bench) {

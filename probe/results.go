@@ -73,9 +73,9 @@ func (p *pod) withoutProbe(k ProbeType, id string) runtime.ProbeResult {
 	}
 }
 
-// Results returns the results of all running containers of a pod, by container id. A
-// probe that a container does not have counts as successful. It returns nil for a pod
-// that was neither added nor adopted.
+// Results returns the results of all running containers of a pod, by container id, and of
+// exited ones whose liveness or startup probe had failed. A probe that a container does not
+// have counts as successful. It returns nil for a pod that was neither added nor adopted.
 func (m *Manager) Results(uid types.UID) runtime.PodProbeResults {
 	observed := m.cachedPod(uid)
 	m.mu.Lock()
@@ -87,7 +87,7 @@ func (m *Manager) Results(uid types.UID) runtime.PodProbeResults {
 	results := runtime.PodProbeResults{}
 	for i := range observed.Containers {
 		c := &observed.Containers[i]
-		if c.State != runtime.Running {
+		if c.State != runtime.Running && !p.hasFailed(c) {
 			continue
 		}
 		if p.spec != nil {
@@ -97,6 +97,17 @@ func (m *Manager) Results(uid types.UID) runtime.PodProbeResults {
 		}
 	}
 	return results
+}
+
+// hasFailed reports whether the liveness or startup probe of a container has failed, for which
+// it is stopped.
+func (p *pod) hasFailed(c *runtime.Container) bool {
+	for _, k := range []ProbeType{Liveness, Startup} {
+		if b := p.probes[key{c.Name, k}]; b != nil && b.id == c.ID && b.result == runtime.ProbeFailure {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *pod) results(c *runtime.Container) runtime.ProbeResults {

@@ -129,7 +129,7 @@ func (s *podScope) isDone(c *corev1.Container, kind ContainerType, last *Contain
 	case last.State != Exited:
 		return !podspec.RestartsByPolicy(s.pod, c, true)
 	}
-	if _, failed := s.unhealthy(last); failed && last.ExitCode == 0 {
+	if s.probes[last.ID].IsUnhealthy() && last.ExitCode == 0 {
 		// It exited with success because it was stopped, after its probe had failed.
 		return !podspec.RestartsByPolicy(s.pod, c, true)
 	}

@@ -73,13 +73,15 @@ type Volume struct {
 
 // Report is the input of a pod's status.
 type Report struct {
-	Observed    Pod
-	Failures    map[string]Failure // of the last sync, by container name; "" is the pod
-	Probes      PodProbeResults    // by container id
-	Resources   ResourceStatuses   // by container name; one without keeps those of its previous status
-	Termination *Termination       // set once termination was requested
-	Finished    bool               // terminated, and all resources released
-	Blocked     *Failure           // soft admission: the phase is Pending, and exited containers start from the beginning
+	Observed Pod
+	// Failures are those of the last sync, by container name. "" is the pod; there
+	// corev1.PodReasonError is a resize of its cgroup that failed.
+	Failures    map[string]Failure
+	Probes      PodProbeResults  // by container id
+	Resources   ResourceStatuses // by container name; one without keeps those of its previous status
+	Termination *Termination     // set once termination was requested
+	Finished    bool             // terminated, and all resources released
+	Blocked     *Failure         // soft admission: the phase is Pending, and exited containers start from the beginning
 }
 
 // ResourceStatuses are the health of devices and the like, by container name.
@@ -93,11 +95,18 @@ type (
 		Readiness ProbeResult // readiness probe; Success without one if it has started
 		Liveness  ProbeResult // liveness probe; Success without one
 	}
-	// PodProbeResults are by container id.
+	// PodProbeResults are by container id, of running containers, and of exited ones that are
+	// unhealthy.
 	PodProbeResults map[string]ProbeResults
 	// ProbeResult is the result of one probe.
 	ProbeResult uint8
 )
+
+// IsUnhealthy reports whether the liveness or startup probe has failed, for which the container is
+// stopped.
+func (r ProbeResults) IsUnhealthy() bool {
+	return r.Liveness == ProbeFailure || r.Startup == ProbeFailure
+}
 
 // The results. ProbeUnknown is the zero value: there is no result yet.
 const (

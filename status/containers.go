@@ -271,7 +271,7 @@ func (g *generator) overlayFailure(s slot, cs *corev1.ContainerStatus) {
 		return
 	}
 	if end := cs.State.Terminated; end != nil {
-		if s.kind == runtime.Ephemeral || !mayRestart(g.pod, s.c, end) && !g.restartsWithAll(s.c.Name) {
+		if s.kind == runtime.Ephemeral || !mayRestart(g.pod, s.c, end, g.unhealthy(s.c.Name)) && !g.restartsWithAll(s.c.Name) {
 			return
 		}
 		cs.LastTerminationState = cs.State

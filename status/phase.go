@@ -43,19 +43,20 @@ func (g *generator) phase(st *corev1.PodStatus) {
 // progress: containers that it stopped count as terminated.
 func Phase(pod *corev1.Pod, st corev1.PodStatus, final bool) corev1.PodPhase {
 	none := func(string) bool { return false }
-	return progress{final: final, restarts: none, created: none}.phase(pod, &st)
+	return progress{final: final, restarts: none, created: none, unhealthy: none}.phase(pod, &st)
 }
 
 // progress are the inputs of a phase besides the statuses of the containers.
 type progress struct {
-	final    bool                   // no container will be started again
-	initDone bool                   // the init containers have completed, even if their statuses are unknown
-	restarts func(name string) bool // an exited container runs again for a restart of all
-	created  func(name string) bool // its newest attempt was created and has not run
+	final     bool                   // no container will be started again
+	initDone  bool                   // the init containers have completed, even if their statuses are unknown
+	restarts  func(name string) bool // an exited container runs again for a restart of all
+	created   func(name string) bool // its newest attempt was created and has not run
+	unhealthy func(name string) bool // it exited because it was stopped, after its probe had failed
 }
 
 func (g *generator) progress(final bool) progress {
-	return progress{final: final, initDone: g.initDone, restarts: g.restartsWithAll, created: g.created}
+	return progress{final: final, initDone: g.initDone, restarts: g.restartsWithAll, created: g.created, unhealthy: g.unhealthy}
 }
 
 // created reports whether the newest attempt of a container was created and has not
@@ -63,6 +64,13 @@ func (g *generator) progress(final bool) progress {
 func (g *generator) created(name string) bool {
 	newest, _ := attempts(&g.report.Observed, name)
 	return newest != nil && newest.State == runtime.Created
+}
+
+// unhealthy reports whether a liveness or startup probe of the newest container of a name has
+// failed.
+func (g *generator) unhealthy(name string) bool {
+	newest, _ := attempts(&g.report.Observed, name)
+	return newest != nil && g.report.Probes[newest.ID].IsUnhealthy()
 }
 
 func (p progress) phase(pod *corev1.Pod, st *corev1.PodStatus) corev1.PodPhase {
@@ -116,7 +124,7 @@ func (p progress) countInit(pod *corev1.Pod, st *corev1.PodStatus) initCounts {
 		case initSucceeded(end) && cs.State.Terminated != nil:
 		case initSucceeded(end):
 			n.pending++ // it runs again, in a new sandbox
-		case mayRestart(pod, c, end):
+		case mayRestart(pod, c, end, false):
 			n.pending++
 		default:
 			n.failed = true
@@ -156,11 +164,12 @@ func (p progress) countMain(pod *corev1.Pod, st *corev1.PodStatus) mainCounts {
 			// A container that was created after a termination was to run once more:
 			// the termination before it is not a success of the pod.
 			created := p.created(c.Name)
+			restarts := created || mayRestart(pod, c, end, p.unhealthy(c.Name)) || p.restarts(c.Name)
+			if restarts {
+				n.restartable++
+			}
 			if end.ExitCode == 0 && !created {
 				n.succeeded++
-			}
-			if created || mayRestart(pod, c, end) || p.restarts(c.Name) {
-				n.restartable++
 			}
 		default:
 			n.waiting++

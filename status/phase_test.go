@@ -324,3 +324,32 @@ func TestTerminalPhaseStays(t *testing.T) {
 	assert.Equal(t, "DeadlineExceeded", st.Reason)
 	assert.Equal(t, "too long", st.Message)
 }
+
+// PB-4: a container that was stopped for its liveness or startup probe has not succeeded, whatever
+// its exit code: it waits to be started again where a failed one would.
+func TestPhase_StoppedForItsProbe(t *testing.T) {
+	backOff := map[string]runtime.Failure{"c": {Reason: "CrashLoopBackOff"}}
+	end := &runtime.Termination{GracePeriod: time.Second}
+	for _, tc := range []struct {
+		policy  string
+		probes  runtime.ProbeResults
+		ending  *runtime.Termination
+		want    corev1.PodPhase
+		waiting bool
+	}{
+		{"OnFailure", runtime.ProbeResults{Liveness: runtime.ProbeFailure}, nil, corev1.PodRunning, true},
+		{"OnFailure", runtime.ProbeResults{Liveness: runtime.ProbeSuccess, Startup: runtime.ProbeFailure}, nil, corev1.PodRunning, true},
+		{"OnFailure", runtime.ProbeResults{Liveness: runtime.ProbeSuccess, Readiness: runtime.ProbeFailure}, nil, corev1.PodSucceeded, false},
+		{"OnFailure", runtime.ProbeResults{Liveness: runtime.ProbeFailure}, end, corev1.PodSucceeded, false},
+		{"Never", runtime.ProbeResults{Liveness: runtime.ProbeFailure}, nil, corev1.PodSucceeded, false},
+		{"Always", runtime.ProbeResults{Liveness: runtime.ProbeFailure}, nil, corev1.PodRunning, true},
+	} {
+		c := exited("c", 0, 0)
+		st := generate(pod("policy="+tc.policy, "main:c"), runtime.Report{
+			Observed: view(c), Probes: runtime.PodProbeResults{c.ID: tc.probes}, Failures: backOff, Termination: tc.ending,
+		})
+		assert.Equal(t, tc.want, st.Phase, "%+v", tc)
+		assert.Equal(t, tc.waiting, st.ContainerStatuses[0].State.Waiting != nil, "%+v", tc)
+		assert.False(t, st.ContainerStatuses[0].Ready)
+	}
+}

@@ -8,10 +8,11 @@ import (
 )
 
 // mayRestart reports whether a container with that termination is started again by
-// the pod's policy, its own policy or one of its rules. For an init container that
+// the pod's policy, its own policy or one of its rules. unhealthy: it was stopped because a probe
+// had failed, and is no success whatever its exit code. For an init container that
 // succeeded, a rule that restarts all containers is restartsWithAll's decision.
-func mayRestart(pod *corev1.Pod, c *corev1.Container, end *corev1.ContainerStateTerminated) bool {
-	failed := end.ExitCode != 0
+func mayRestart(pod *corev1.Pod, c *corev1.Container, end *corev1.ContainerStateTerminated, unhealthy bool) bool {
+	failed := end.ExitCode != 0 || unhealthy
 	if isInit(pod, c) && !podspec.IsSidecar(c) {
 		if initSucceeded(end) {
 			return false // one success is enough
