@@ -23,7 +23,8 @@ func (c *Client) Exec(ctx context.Context, containerID string, cmd []string, tim
 	if err := c.mayChangeContainer(ctx, containerID); err != nil {
 		return nil, -1, fmt.Errorf("exec: %w", err)
 	}
-	resp, err := do(ctx, c, "ExecSync", containerID, timeout+c.cfg.Timeout, c.rs.ExecSync, &v1.ExecSyncRequest{
+	limited := min(timeout, math.MaxInt64-c.cfg.Timeout) + c.cfg.Timeout // a grace period may be endless
+	resp, err := do(ctx, c, "ExecSync", containerID, limited, c.rs.ExecSync, &v1.ExecSyncRequest{
 		ContainerId: containerID, Cmd: cmd, Timeout: roundUpSeconds(timeout),
 	})
 	if err != nil {

@@ -69,8 +69,8 @@ func (c *Client) runHandler(ctx context.Context, to hookTarget, h *corev1.Lifecy
 
 func (c *Client) execHook(ctx context.Context, id string, command []string) (int, error) {
 	timeout := c.cfg.HookTimeout
-	if until, ok := ctx.Deadline(); ok {
-		timeout = min(timeout, max(time.Until(until), time.Second))
+	if until, ok := ctx.Deadline(); ok { // of a preStop hook the grace period, however long
+		timeout = max(time.Until(until), time.Second)
 	}
 	out, code, err := c.Exec(ctx, id, command, timeout, hookOutput)
 	switch {
@@ -85,8 +85,11 @@ func (c *Client) execHook(ctx context.Context, id string, command []string) (int
 // httpHook sends one request. Any answer counts as done, whatever its code, as
 // manifests have come to rely on.
 func (c *Client) httpHook(ctx context.Context, to hookTarget, h *corev1.HTTPGetAction) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.HookTimeout)
-	defer cancel()
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.cfg.HookTimeout)
+		defer cancel()
+	}
 	req, err := to.NewRequest(ctx, h, "kube-lifecycle/1.37")
 	if errors.Is(err, podnet.ErrNoIP) {
 		return fmt.Errorf("httpGet: %w: %w", err, runtime.ErrNotReady)

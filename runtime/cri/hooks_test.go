@@ -1,7 +1,9 @@
 package cri
 
 import (
+	"bufio"
 	"context"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/podnet"
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -59,6 +62,43 @@ func TestPostStart(t *testing.T) {
 			assert.Equal(t, runtime.Exited, observed.Containers[0].State)
 			assert.Contains(t, rec.text(), "FailedPostStartHook PostStartHook failed\n")
 			assert.Contains(t, f.took(), "StopContainer")
+		})
+	}
+}
+
+// RT-9: a preStop hook has the grace period, also one that is longer than hooks may take elsewhere.
+func TestPreStop_HasTheGracePeriod(t *testing.T) {
+	for name, hook := range map[string]corev1.LifecycleHandler{
+		"exec":    {Exec: &corev1.ExecAction{Command: []string{"drain"}}},
+		"httpGet": {HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const takes, grace = 40 * time.Minute, time.Hour
+				f, rec := newFake(), &fakeRecorder{}
+				f.execute = func(r *v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) {
+					assert.Equal(t, int64(grace/time.Second), r.Timeout)
+					time.Sleep(takes)
+					return &v1.ExecSyncResponse{}, nil
+				}
+				c := f.client(t, Config{Recorder: rec, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					if err := sleep.For(ctx, takes); err != nil {
+						return nil, err
+					}
+					near, far := net.Pipe()
+					go func() {
+						_, _ = http.ReadRequest(bufio.NewReader(far))
+						_, _ = io.WriteString(far, "HTTP/1.1 204 No Content\r\n\r\n")
+					}()
+					return near, nil
+				}})
+				pod := onePod("main")
+				pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &hook}
+				observed := running(t, f, c, pod)
+				require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: grace}))
+				assert.NotContains(t, rec.text(), "FailedPreStopHook")
+				assert.Equal(t, int64((grace-takes)/time.Second), f.stops[observed.Containers[0].ID])
+			})
 		})
 	}
 }
