@@ -8,6 +8,9 @@ import (
 	"github.com/sublet-dev/agent/internal/crilog"
 )
 
+// maxEntry is the length of the longest entry that runtimes write: they divide longer lines.
+const maxEntry = 16<<10 + crilog.MaxHeader
+
 // logText returns what a piece of log says, both streams as they were written:
 // the last lines of it, and of those the last bytes. Lines that cannot be read
 // are left out, such as one that is cut off by the beginning of the piece.
@@ -55,8 +58,8 @@ func logTail(path string, limit, lines int) (string, error) {
 		return "", err
 	}
 	// Each line has up to 64 bytes before its text, and no more than that many
-	// lines count; one more limit for the line at which the piece begins.
-	piece := int64(2*limit + 64*lines)
+	// lines count; one entry more for that at which the piece begins.
+	piece := int64(limit + 64*lines + maxEntry)
 	if _, err := f.Seek(max(info.Size()-piece, 0), io.SeekStart); err != nil {
 		return "", err
 	}

@@ -138,6 +138,24 @@ func TestLogTailReadsNoMoreThanItsEnd(t *testing.T) {
 	assert.Equal(t, 80, strings.Count(got, "\n"))
 }
 
+// Of a last line that is longer than the message, and of one before the last, the end is told.
+func TestLogTailOfALongLine(t *testing.T) {
+	const header = "2026-11-21T04:05:06.123456789Z stderr "
+	for _, length := range []int{100, 9 << 10, 12 << 10, 16 << 10} {
+		for _, after := range []string{"", header + "F bye\n"} {
+			path := filepath.Join(t.TempDir(), "0.log")
+			line := strings.Repeat("x", length-3) + "end"
+			log := header + "P " + strings.Repeat("y", 16<<10) + "\n" + header + "F " + line + "\n" + after
+			require.NoError(t, os.WriteFile(path, []byte(log), 0o600))
+			got, err := logTail(path, logMessageLimit, logMessageLines)
+			require.NoError(t, err)
+			assert.Equal(t, logText([]byte(log), logMessageLimit, logMessageLines), got, "%d bytes", length)
+			assert.Len(t, got, logMessageLimit)
+			assert.Contains(t, got, "end\n")
+		}
+	}
+}
+
 func FuzzLogText(f *testing.F) {
 	f.Add([]byte("2026-11-21T04:05:06.1Z stdout F x\n2026-11-21T04:05:06.1Z stderr P y"), 10, 2)
 	f.Add([]byte("2026-11-21T04:05:06.1Z stdout F \xff\xfe\n"), 1, 1)
