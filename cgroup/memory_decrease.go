@@ -19,7 +19,7 @@ func memoryLimit(t tree, group string, desired int64) (int64, error) {
 	if err != nil || limit > 0 && limit <= desired || usage < desired {
 		return desired, nil //nolint:nilerr // without the controller there is no limit to set
 	}
-	return limit, inUseError(desired, usage)
+	return limit, inUseError(desired)
 }
 
 // rejectedLimit returns why the kernel has rejected the limits of an existing cgroup for now, if
@@ -28,13 +28,10 @@ func rejectedLimit(t tree, group string, desired int64, err error) error {
 	if !errors.Is(err, unix.EBUSY) || !t.rejectsLimitBelowUsage() {
 		return nil
 	}
-	_, usage, errUsage := t.memory(group)
-	if errUsage != nil {
-		return err
-	}
-	return fmt.Errorf("%w: %w", inUseError(desired, usage), err)
+	return fmt.Errorf("%w: %w", inUseError(desired), err)
 }
 
-func inUseError(limit, usage int64) error {
-	return fmt.Errorf("memory limit of %d bytes not set: %d bytes are in use; it is tried again", limit, usage)
+// inUseError has not how much is used: it becomes part of the status, which would change at each try.
+func inUseError(limit int64) error {
+	return fmt.Errorf("memory limit of %d bytes not set: as much or more is in use; it is tried again", limit)
 }

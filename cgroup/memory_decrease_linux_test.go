@@ -47,7 +47,7 @@ func TestEnsure_KeepsMemoryInUse(t *testing.T) {
 	ensure(m, sized("500m", "64Mi"), "67108864", "")
 	write("memory.max", "67108864")
 	write("memory.current", "33554432")
-	const inUse = "memory limit of 33554432 bytes not set: 33554432 bytes are in use; it is tried again"
+	const inUse = "memory limit of 33554432 bytes not set: as much or more is in use; it is tried again"
 	for range 2 {
 		ensure(m, sized("200m", "32Mi"), "67108864", inUse)
 		assert.Equal(t, "20000 100000", read(t, root, dir, "cpu.max"))
@@ -65,7 +65,7 @@ func TestEnsure_KeepsMemoryInUse(t *testing.T) {
 	ensure(next, sized("300m", "32Mi"), "33554432", "")
 
 	write("memory.max", "max")
-	ensure(next, sized("200m", "16Mi"), "max", "memory limit of 16777216 bytes not set: 33554432 bytes are in use; it is tried again")
+	ensure(next, sized("200m", "16Mi"), "max", "memory limit of 16777216 bytes not set: as much or more is in use; it is tried again")
 	require.NoError(t, os.Remove(filepath.Join(root, dir, "memory.current")))
 	ensure(next, sized("200m", "16Mi"), "16777216", "")
 }
@@ -116,7 +116,7 @@ func TestEnsure_ReportsMemoryInUseOnV1(t *testing.T) {
 	memory := filepath.Join(root, "memory", group)
 	end := allocate(t, memory)
 	name, err := m.Ensure(t.Context(), sized("500m", "16Mi"))
-	require.ErrorContains(t, err, "memory limit of 16777216 bytes not set: 3")
+	require.ErrorContains(t, err, "memory limit of 16777216 bytes not set: as much")
 	require.Equal(t, group, name)
 	assert.Equal(t, "67108864", read(t, memory, "memory.limit_in_bytes"))
 	end()

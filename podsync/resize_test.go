@@ -53,6 +53,9 @@ func TestSync_DefersResizeOfMemoryInUse(t *testing.T) {
 	pod.Spec.Containers = pod.Spec.Containers[:1]
 	out, err = s.Sync(t.Context(), pod, observed("32Mi"))
 	require.EqualError(t, err, "40 MiB are in use", "of the pod alone")
+	failures := n.reports[len(n.reports)-1].Failures
+	require.Len(t, failures, 1)
+	assert.Equal(t, runtime.Failure{Reason: corev1.PodReasonError, Message: "40 MiB are in use", Err: n.inUse}, failures[""])
 	assert.True(t, out.Unchanged)
 	assert.False(t, out.Settled, "it is tried again soon")
 	assert.Empty(t, planned())

@@ -190,6 +190,7 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 	}
 	var errs []error
 	if st.limitErr != nil {
+		failures[""] = runtime.Failure{Reason: corev1.PodReasonError, Message: st.limitErr.Error(), Err: st.limitErr}
 		errs = append(errs, st.limitErr)
 	}
 	result.Unchanged = true

@@ -263,5 +263,8 @@ func (g *generator) resize() []corev1.PodCondition {
 			return append(out, c)
 		}
 	}
+	if f := g.report.Failures[""]; f.Reason == corev1.PodReasonError { // of the cgroup of the pod
+		out = append(out, withReason(corev1.PodResizeInProgress, true, f.Reason, f.Message))
+	}
 	return out
 }

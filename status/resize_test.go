@@ -1,9 +1,11 @@
 package status_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -65,6 +67,24 @@ func TestLimitsAddedAndTakenAway(t *testing.T) {
 			}
 		})
 	}
+}
+
+// KEP-5419: the cgroup of the pod may lag behind when all its containers are resized.
+func TestGenerate_ResizeOfThePodFails(t *testing.T) {
+	p := pod("main:c")
+	report := runtime.Report{Observed: view(running("c", 0)), Failures: map[string]runtime.Failure{
+		"": {Reason: corev1.PodReasonError, Message: "40 MiB are in use", Err: errors.New("40 MiB are in use")},
+	}}
+	st := generate(p, report)
+	resizing := conditionOf(&st, corev1.PodResizeInProgress)
+	require.NotNil(t, resizing)
+	assert.Equal(t, []string{"True", corev1.PodReasonError, "40 MiB are in use"}, []string{string(resizing.Status), resizing.Reason, resizing.Message})
+	assert.Equal(t, corev1.PodRunning, st.Phase)
+	assert.Empty(t, st.Reason)
+
+	report.Failures[""] = runtime.Failure{Reason: "FailedMount", Message: "no such Secret", Err: errors.New("no such Secret")}
+	st = generate(p, report)
+	assert.Nil(t, conditionOf(&st, corev1.PodResizeInProgress), "it is not being resized")
 }
 
 // The resources of a container come from the runtime, else from the previous status, else

@@ -51,7 +51,8 @@ func (t *applyRun) checkMemoryInUse(ctx context.Context, id string, limit int64)
 	if usage < uint64(limit) {
 		return nil
 	}
-	return fmt.Errorf("memory limit of %d bytes not set: %d bytes are in use; it is tried again", limit, usage)
+	// Not how much: it becomes part of the status, which would change at each try.
+	return fmt.Errorf("memory limit of %d bytes not set: as much or more is in use; it is tried again", limit)
 }
 
 // isLowerLimit reports whether a memory limit is lower than the observed one, as far as is known.
