@@ -53,6 +53,7 @@ type assignment struct {
 	// container has meanwhile, if it is being resized.
 	reserved bool
 	previous *assignment
+	unmet    int // CPUs that it could not be resized to, which was logged
 }
 
 // effective returns what the container has: nothing of what is only reserved.
@@ -133,11 +134,18 @@ func (m *Manager) assign(ctx context.Context, pod *corev1.Pod, container *corev1
 // that runs on the shared CPUs stays there, and one that cannot get n keeps what it has.
 func (m *Manager) resize(pod *corev1.Pod, container *corev1.Container, n int) error {
 	var err error
+	known := false // that there are not enough CPUs
 	m.mu.Lock()
 	switch a := m.pods[pod.UID][container.Name]; {
-	case a.CPUs.Len() == n, a.CPUs.Len() == 0:
+	case a.CPUs.Len() == 0:
+	case a.CPUs.Len() == n:
+		a.unmet = 0
+		m.pods[pod.UID][container.Name] = a
 	case n > 0:
-		err = m.reserve(pod, container, n, m.topology.Nodes())
+		if err = m.reserve(pod, container, n, m.topology.Nodes()); err != nil {
+			known, a.unmet = a.unmet == n, n
+			m.pods[pod.UID][container.Name] = a
+		}
 	default:
 		delete(m.pods[pod.UID], container.Name)
 		m.file.Changed()
@@ -148,6 +156,9 @@ func (m *Manager) resize(pod *corev1.Pod, container *corev1.Container, n int) er
 		return m.confirm(pod, container.Name)
 	}
 	// An error would hide what else it runs with from the comparison with what it would get now.
+	if known {
+		return nil
+	}
 	m.cfg.Logger.Warn("exclusive cpus not resized", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("containerName", container.Name), logattr.Err(err))
 	return nil
 }

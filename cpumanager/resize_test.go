@@ -3,6 +3,7 @@ package cpumanager_test
 import (
 	"log/slog"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -155,7 +156,16 @@ func TestInject_GrowsWithoutReservation(t *testing.T) {
 		start(t, m, new(fakeRuntime))
 		require.Equal(t, "3-4", inject(t, m, pod("other", container("c", "2"))), "it is not reserved any more")
 		resize(m, "4", "1-2")
-		require.Contains(t, log.String(), "requested=4, available=3")
+		resize(m, "4", "1-2")
+		resize(m, "5", "1-2")
+		resize(m, "2", "1-2")
+		resize(m, "5", "1-2")
+		for _, warned := range []struct {
+			message string
+			times   int
+		}{{"requested=4, available=3", 1}, {"requested=5, available=3", 2}} {
+			require.Equal(t, warned.times, strings.Count(log.String(), warned.message), "of each new resize once: %v", log)
+		}
 		require.NoError(t, m.Release("other"))
 		resize(m, "4", "1-4")
 		resize(m, "500m", "")
