@@ -42,7 +42,7 @@ func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.T
 	}
 	total += bytesSince(u.ExitedContainers, since) + bytesSince(u.Files, since)
 	for _, v := range u.Volumes {
-		if !v.InMemory {
+		if !v.Uncounted {
 			total += bytesSince(v.DiskUsage, since)
 		}
 	}

@@ -43,8 +43,8 @@ func TestOverLocalLimit(t *testing.T) {
 	now := time.Now()
 	old := now.Add(-time.Second)
 	disk := func(n uint64) runtime.DiskUsage { return runtime.DiskUsage{At: now, Bytes: n} }
-	volume := func(d runtime.DiskUsage, inMemory bool) map[string]runtime.VolumeUsage {
-		return map[string]runtime.VolumeUsage{"v": {DiskUsage: d, InMemory: inMemory}}
+	volume := func(d runtime.DiskUsage, uncounted bool) map[string]runtime.VolumeUsage {
+		return map[string]runtime.VolumeUsage{"v": {DiskUsage: d, Uncounted: uncounted}}
 	}
 	container := func(writable, logs runtime.DiskUsage) []runtime.ContainerUsage {
 		return []runtime.ContainerUsage{{Name: "a", Rootfs: writable, Logs: logs}}

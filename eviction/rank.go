@@ -223,7 +223,7 @@ func podDisk(s Signal, u *runtime.PodUsage, l layout, since time.Time) runtime.D
 	}
 	if local {
 		for _, v := range u.Volumes {
-			if !v.InMemory {
+			if !v.Uncounted {
 				add(v.DiskUsage)
 			}
 		}

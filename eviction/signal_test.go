@@ -88,7 +88,7 @@ func TestPodDisk(t *testing.T) {
 	disk := func(n uint64) runtime.DiskUsage { return runtime.DiskUsage{At: at, Bytes: n, Inodes: n} }
 	pod := &runtime.PodUsage{
 		Containers:       []runtime.ContainerUsage{{Rootfs: disk(1), Logs: disk(10)}},
-		Volumes:          map[string]runtime.VolumeUsage{"v": {DiskUsage: disk(100)}, "m": {DiskUsage: disk(1 << 40), InMemory: true}},
+		Volumes:          map[string]runtime.VolumeUsage{"v": {DiskUsage: disk(100)}, "m": {DiskUsage: disk(1 << 40), Uncounted: true}},
 		ExitedContainers: disk(1000), Files: disk(10000),
 	}
 	const layer, local, dead = 1, 10 + 100 + 10000, 1000

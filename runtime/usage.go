@@ -97,8 +97,7 @@ type PodUsage struct {
 	// MemoryPressure and IOPressure are those of the pod's own tasks. They are known on
 	// cgroup v2 only.
 	MemoryPressure, IOPressure PSIStats
-	// Volumes are the node-local volumes that count as ephemeral storage, and
-	// those in memory, by their names in the spec.
+	// Volumes are the volumes with files of the node's, by their names in the spec.
 	Volumes map[string]VolumeUsage
 	// ExitedContainers is the usage of the writable layers of exited containers.
 	ExitedContainers DiskUsage
@@ -110,7 +109,9 @@ type PodUsage struct {
 // VolumeUsage is the usage of a volume.
 type VolumeUsage struct {
 	DiskUsage
-	InMemory bool // an emptyDir of medium Memory
+	// Uncounted volumes do not count as ephemeral storage of the pod: an emptyDir in memory,
+	// a Secret, downwardAPI or projected volume.
+	Uncounted bool
 }
 
 // ContainerUsage is the resource usage of one container.

@@ -98,8 +98,8 @@ func (l Locator) locate(active []*corev1.Pod) []Pod {
 func volumesOf(pod *corev1.Pod, paths map[string]string) map[string]Volume {
 	volumes := make(map[string]Volume, len(paths))
 	for name, path := range paths {
-		volumes[name] = Volume{Path: path, InMemory: slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-			return v.Name == name && v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory
+		volumes[name] = Volume{Path: path, Uncounted: !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.Name == name && (v.ConfigMap != nil || v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumDefault)
 		})}
 	}
 	return volumes

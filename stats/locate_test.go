@@ -47,13 +47,17 @@ func TestLocator(t *testing.T) {
 	a.Spec.Volumes = []corev1.Volume{
 		emptyDir("disk", ""), emptyDir("memory", corev1.StorageMediumMemory),
 		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}},
+		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}},
 	}
 	node := fakeNode{[]*corev1.Pod{a, unsafe}}
 	all := stats.Locator{Pods: node, Cgroups: node, Dirs: node, Volumes: node}
 	want := []stats.Pod{
 		{
 			Pod: a, Cgroup: "/kubepods/a", LogDir: "/logs/a", Files: []string{"/pods/a/etc-hosts"},
-			Volumes: map[string]stats.Volume{"disk": {Path: "/pods/a/disk"}, "memory": {Path: "/pods/a/memory", InMemory: true}, "config": {Path: "/pods/a/config"}},
+			Volumes: map[string]stats.Volume{
+				"disk": {Path: "/pods/a/disk"}, "memory": {Path: "/pods/a/memory", Uncounted: true},
+				"config": {Path: "/pods/a/config"}, "secret": {Path: "/pods/a/secret", Uncounted: true},
+			},
 		},
 		{Pod: unsafe, Cgroup: "/kubepods/unsafe", Files: []string{"/pods/unsafe/etc-hosts"}, Volumes: map[string]stats.Volume{}},
 	}

@@ -30,10 +30,10 @@ const (
 
 // part is a directory or file of a pod that is counted separately.
 type part struct {
-	kind     partKind
-	name     string // of the container or the volume
-	path     string
-	inMemory bool
+	kind      partKind
+	name      string // of the container or the volume
+	path      string
+	uncounted bool
 }
 
 // podCount counts the files of one pod. It can be suspended and continued.
@@ -60,7 +60,7 @@ func newPodCount(pod *Pod) *podCount {
 	}
 	for _, name := range slices.Sorted(maps.Keys(pod.Volumes)) {
 		v := pod.Volumes[name]
-		c.parts = append(c.parts, part{kind: partVolume, name: name, path: v.Path, inMemory: v.InMemory})
+		c.parts = append(c.parts, part{kind: partVolume, name: name, path: v.Path, uncounted: v.Uncounted})
 	}
 	return c
 }
@@ -91,7 +91,7 @@ func (c *podCount) take(d *podDisk, u runtime.DiskUsage, at time.Time) {
 	case p.kind == partLogs:
 		d.logs[p.name] = u
 	case p.kind == partVolume:
-		d.volumes[p.name] = runtime.VolumeUsage{DiskUsage: u, InMemory: p.inMemory}
+		d.volumes[p.name] = runtime.VolumeUsage{DiskUsage: u, Uncounted: p.uncounted}
 	case d.files.At.IsZero():
 		d.files = u
 	default:

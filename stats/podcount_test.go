@@ -33,7 +33,7 @@ func podOf(t *testing.T, uid types.UID) Pod {
 	return Pod{
 		Pod:    &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Name: string(uid)}},
 		LogDir: at("logs"), Files: []string{at("etc-hosts"), at("containers"), at("none")},
-		Volumes: map[string]Volume{"vol": {Path: at("vol")}, "mem": {Path: at("mem"), InMemory: true}},
+		Volumes: map[string]Volume{"vol": {Path: at("vol")}, "mem": {Path: at("mem"), Uncounted: true}},
 	}
 }
 
@@ -54,8 +54,8 @@ func TestPodCount(t *testing.T) {
 	bytesIn(t, c.disk.logs["main"], 30_000)
 	bytesIn(t, c.disk.volumes["vol"].DiskUsage, 10_000)
 	bytesIn(t, c.disk.volumes["mem"].DiskUsage, 20_000)
-	assert.True(t, c.disk.volumes["mem"].InMemory)
-	assert.False(t, c.disk.volumes["vol"].InMemory)
+	assert.True(t, c.disk.volumes["mem"].Uncounted)
+	assert.False(t, c.disk.volumes["vol"].Uncounted)
 	assert.False(t, c.disk.at.IsZero())
 	assert.False(t, c.disk.files.Partial)
 }
@@ -117,13 +117,13 @@ func TestPodDisk_WithANewerCount(t *testing.T) {
 				}
 				return podDisk{
 					at: u.At, files: u, logs: map[string]runtime.DiskUsage{"c": u},
-					volumes: map[string]runtime.VolumeUsage{"v": {DiskUsage: u, InMemory: true}},
+					volumes: map[string]runtime.VolumeUsage{"v": {DiskUsage: u, Uncounted: true}},
 				}
 			}
 			got := disk(tc.known).with(disk(tc.newer), at(tc.since))
 			assert.Equal(t, tc.want, got.files)
 			assert.Equal(t, tc.want, got.logs["c"])
-			assert.Equal(t, runtime.VolumeUsage{DiskUsage: tc.want, InMemory: true}, got.volumes["v"])
+			assert.Equal(t, runtime.VolumeUsage{DiskUsage: tc.want, Uncounted: true}, got.volumes["v"])
 			assert.Equal(t, disk(tc.known).at, got.at)
 		})
 	}

@@ -38,8 +38,10 @@ type Pod struct {
 
 // Volume is a volume on the disk or in the memory of the node.
 type Volume struct {
-	Path     string
-	InMemory bool // an emptyDir of medium Memory; does not count as ephemeral storage
+	Path string
+	// Uncounted volumes do not count as ephemeral storage: an emptyDir in memory, a Secret,
+	// downwardAPI or projected volume. They may have a file system of their own.
+	Uncounted bool
 }
 
 // Containers returns the usage of each container as measured by the runtime, above all of

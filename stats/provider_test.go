@@ -259,7 +259,7 @@ func TestSummary_HasTheNamesOfTheKubelet(t *testing.T) {
 		Pods: []runtime.PodUsage{{
 			UID: "a", Namespace: "ns", Name: "p", Memory: runtime.MemoryUsage{At: at, WorkingSet: 2}, Pids: runtime.PidUsage{At: at, Used: 2},
 			Containers:       []runtime.ContainerUsage{{Name: "c", Rootfs: disk(10), Logs: disk(5)}},
-			Volumes:          map[string]runtime.VolumeUsage{"v": {DiskUsage: disk(100)}, "m": {DiskUsage: disk(1000), InMemory: true}},
+			Volumes:          map[string]runtime.VolumeUsage{"v": {DiskUsage: disk(100)}, "m": {DiskUsage: disk(1000), Uncounted: true}},
 			ExitedContainers: disk(1), Files: disk(2), CPU: runtime.CPUUsage{At: at, UsageCoreNanoSeconds: 9},
 		}},
 	}

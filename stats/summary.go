@@ -156,7 +156,7 @@ func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.
 		return Summary{}, err
 	}
 	s := Summarize(nodeName, p.BootTime(), &u, pods)
-	p.addMemoryFileSystems(&s)
+	p.addVolumeFileSystems(&s)
 	if p.cfg.DriverVolumes != nil {
 		addDriverVolumes(&s, pods, p.cfg.DriverVolumes)
 	}
@@ -198,7 +198,7 @@ func claimsOf(pod *corev1.Pod) map[string]*PVCReference {
 }
 
 // Summarize converts a measurement to a Summary. bootTime is the start time of the node;
-// those of pods and containers come from the statuses in pods. Volumes in memory have only
+// those of pods and containers come from the statuses in pods. Volumes that are Uncounted have only
 // what is used of them, because u does not have their file systems. It is pure. The result
 // shares values with u.
 func Summarize(nodeName string, bootTime time.Time, u *runtime.NodeUsage, pods []*corev1.Pod) Summary {
@@ -264,8 +264,8 @@ func podStats(node *runtime.NodeUsage, u *runtime.PodUsage, pod *corev1.Pod) Pod
 	}
 	for _, name := range slices.Sorted(maps.Keys(u.Volumes)) {
 		v, in := u.Volumes[name], node.NodeFS
-		if v.InMemory {
-			in = runtime.FSUsage{} // each has its own
+		if v.Uncounted {
+			in = runtime.FSUsage{} // it may have its own
 		} else {
 			add(v.DiskUsage)
 		}

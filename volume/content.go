@@ -28,6 +28,22 @@ type file struct {
 // payload is the complete content of a volume by slash-separated path.
 type payload map[string]file
 
+// contentPlugin returns the plugin of a volume whose files come from objects or the pod, and
+// "" for others.
+func contentPlugin(vol *corev1.Volume) string {
+	switch {
+	case vol.ConfigMap != nil:
+		return pluginConfigMap
+	case vol.Secret != nil:
+		return pluginSecret
+	case vol.DownwardAPI != nil:
+		return pluginDownward
+	case vol.Projected != nil:
+		return pluginProjected
+	}
+	return ""
+}
+
 // content mounts a volume whose files come from objects or the pod.
 func (m *Manager) content(ctx context.Context, r *request, plugin string) (runtime.Volume, error) {
 	files, err := m.gather(ctx, r)

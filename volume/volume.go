@@ -178,14 +178,9 @@ func (m *Manager) volume(ctx context.Context, r *request) (runtime.Volume, error
 	case v.EmptyDir != nil:
 		path, err := m.emptyDir(r)
 		return runtime.Volume{HostPath: path}, err
-	case v.ConfigMap != nil:
-		return m.content(ctx, r, pluginConfigMap)
-	case v.Secret != nil:
-		return m.content(ctx, r, pluginSecret)
-	case v.DownwardAPI != nil:
-		return m.content(ctx, r, pluginDownward)
-	case v.Projected != nil:
-		return m.content(ctx, r, pluginProjected)
+	}
+	if plugin := contentPlugin(r.vol); plugin != "" {
+		return m.content(ctx, r, plugin)
 	}
 	return m.viaDriver(ctx, r)
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/sublet-dev/agent/internal/logattr"
 )
 
-// addMemoryFileSystems adds the file systems of volumes in memory: each has a tmpfs of its own, with
-// the size of the volume. One that cannot be measured has only what is used of it.
-func (p *Provider) addMemoryFileSystems(s *Summary) {
+// addVolumeFileSystems adds the file systems of Uncounted volumes: those in memory have a tmpfs of their
+// own, with the size of the volume. One that cannot be measured has only what is used of it.
+func (p *Provider) addVolumeFileSystems(s *Summary) {
 	volumes := map[types.UID]map[string]Volume{}
 	for _, pod := range p.cfg.Pods() {
 		volumes[pod.Pod.UID] = pod.Volumes
@@ -20,12 +20,12 @@ func (p *Provider) addMemoryFileSystems(s *Summary) {
 		for j := range s.Pods[i].VolumeStats {
 			v := &s.Pods[i].VolumeStats[j]
 			volume := volumes[uid][v.Name]
-			if !volume.InMemory {
+			if !volume.Uncounted {
 				continue
 			}
 			fs, err := p.cfg.Statfs(volume.Path)
 			if err != nil {
-				p.cfg.Logger.Debug("volume in memory not measured", logattr.PodUID(uid), slog.String("volume", v.Name), logattr.Err(err))
+				p.cfg.Logger.Debug("file system of volume not measured", logattr.PodUID(uid), slog.String("volume", v.Name), logattr.Err(err))
 				continue
 			}
 			if measured := fsStats(fs); measured != nil {

@@ -18,7 +18,7 @@ import (
 // is counted as that of other volumes.
 func TestProvider_SummaryOfMemoryVolumes(t *testing.T) {
 	pod, unmounted := podOf(t, "a"), podOf(t, "b")
-	unmounted.Volumes["mem"] = Volume{Path: "/unmounted", InMemory: true}
+	unmounted.Volumes["mem"] = Volume{Path: "/unmounted", Uncounted: true}
 	node := runtime.FSUsage{At: time.Now(), CapacityBytes: 1 << 30, AvailableBytes: 600 << 20, UsedBytes: 424 << 20, Inodes: 100, InodesUsed: 10}
 	tmpfs := runtime.FSUsage{At: time.Now(), CapacityBytes: 64 << 20, AvailableBytes: 60 << 20, UsedBytes: 4 << 20, Inodes: 9, InodesUsed: 2}
 	var log logtest.Buffer
