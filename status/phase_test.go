@@ -331,11 +331,11 @@ func TestPhase_StoppedForItsProbe(t *testing.T) {
 	backOff := map[string]runtime.Failure{"c": {Reason: "CrashLoopBackOff"}}
 	end := &runtime.Termination{GracePeriod: time.Second}
 	for _, tc := range []struct {
-		policy  string
-		probes  runtime.ProbeResults
-		ending  *runtime.Termination
-		want    corev1.PodPhase
-		waiting bool
+		policy      string
+		probes      runtime.ProbeResults
+		termination *runtime.Termination
+		want        corev1.PodPhase
+		waiting     bool
 	}{
 		{"OnFailure", runtime.ProbeResults{Liveness: runtime.ProbeFailure}, nil, corev1.PodRunning, true},
 		{"OnFailure", runtime.ProbeResults{Liveness: runtime.ProbeSuccess, Startup: runtime.ProbeFailure}, nil, corev1.PodRunning, true},
@@ -346,7 +346,7 @@ func TestPhase_StoppedForItsProbe(t *testing.T) {
 	} {
 		c := exited("c", 0, 0)
 		st := generate(pod("policy="+tc.policy, "main:c"), runtime.Report{
-			Observed: view(c), Probes: runtime.PodProbeResults{c.ID: tc.probes}, Failures: backOff, Termination: tc.ending,
+			Observed: view(c), Probes: runtime.PodProbeResults{c.ID: tc.probes}, Failures: backOff, Termination: tc.termination,
 		})
 		assert.Equal(t, tc.want, st.Phase, "%+v", tc)
 		assert.Equal(t, tc.waiting, st.ContainerStatuses[0].State.Waiting != nil, "%+v", tc)

@@ -138,7 +138,7 @@ func TestLogTailReadsNoMoreThanItsEnd(t *testing.T) {
 	assert.Equal(t, 80, strings.Count(got, "\n"))
 }
 
-// Of a last line that is longer than the message, and of one before the last, the end is told.
+// The message has the end of a last line that is longer, and of such a line before a short one.
 func TestLogTailOfALongLine(t *testing.T) {
 	const header = "2026-11-21T04:05:06.123456789Z stderr "
 	for _, length := range []int{100, 9 << 10, 12 << 10, 16 << 10} {
