@@ -13,6 +13,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/bootid"
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/volume"
 )
@@ -23,6 +24,10 @@ type Manager struct {
 	paths   paths
 	boot    string
 	changed chan struct{} // one slot: drivers have come or gone
+
+	mountsBelow func(dir string) ([]mounts.Point, error) // mounts.Below, except in tests
+
+	notifying sync.Mutex // serialises calls of Config.Node; locked before mu
 
 	loadMu sync.Mutex // held while records are read
 	loaded bool
@@ -64,7 +69,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	return &Manager{
-		cfg: cfg, paths: paths{cfg.Root}, boot: bootid.Read(), changed: make(chan struct{}, 1),
+		cfg: cfg, paths: paths{cfg.Root}, boot: bootid.Read(), changed: make(chan struct{}, 1), mountsBelow: mounts.Below,
 		clients: map[string]*client{}, volumes: map[volumeID]*volumeState{},
 	}, nil
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/sublet-dev/agent/internal/csiname"
 	"github.com/sublet-dev/agent/internal/fsgroup"
 	"github.com/sublet-dev/agent/internal/logattr"
-	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/volume"
 )
@@ -57,8 +56,12 @@ func (m *Manager) mount(ctx context.Context, o *operation) error {
 		u.pod, u.volume = o.v.Pod, o.v.Volume.Name
 	}
 	m.mu.Unlock()
-	if isPublished && m.isPresent(o) {
-		return m.update(ctx, o)
+	if isPublished {
+		if present, err := m.isPresent(o); err != nil {
+			return err
+		} else if present {
+			return m.update(ctx, o)
+		}
 	}
 	if err := m.checkOnePod(o); err != nil {
 		return err
@@ -162,8 +165,9 @@ func (m *Manager) stage(ctx context.Context, o *operation) error {
 	}
 	dir, path := m.paths.staging(&o.id)
 	o.stagingPath = path
-	if _, err := os.Lstat(path); err == nil && o.state.staged {
-		return nil
+	exists, err := m.exists(path)
+	if err != nil || exists && o.state.staged {
+		return err
 	}
 	o.state.staged = false
 	entry := record{Name: o.id.name, Handle: o.id.handle, Driver: o.id.driver}
@@ -173,8 +177,10 @@ func (m *Manager) stage(ctx context.Context, o *operation) error {
 	m.mu.Lock()
 	o.state.recorded = true
 	m.mu.Unlock()
-	if err := os.MkdirAll(path, 0o750); err != nil {
-		return err
+	if !exists {
+		if err := os.MkdirAll(path, 0o750); err != nil {
+			return err
+		}
 	}
 	secrets, err := o.secrets(ctx, o.source.NodeStageSecretRef)
 	if err != nil {
@@ -215,10 +221,11 @@ func (m *Manager) publish(ctx context.Context, o *operation) error {
 	if err != nil {
 		return err
 	}
-	if !m.isPresent(o) {
-		return fmt.Errorf("CSI driver %s: NodePublishVolume succeeded, but nothing is mounted at %s", o.id.driver, target)
+	present, err := m.isPresent(o)
+	if err == nil && !present {
+		err = fmt.Errorf("CSI driver %s: NodePublishVolume succeeded, but nothing is mounted at %s", o.id.driver, target)
 	}
-	return nil
+	return err
 }
 
 // update does what has changed for a volume that is mounted. What fails is tried at the
@@ -273,42 +280,6 @@ func (m *Manager) republish(ctx context.Context, o *operation) error {
 	return m.publish(ctx, o)
 }
 
-// isPresent reports whether something is mounted where a volume is published. As an
-// ordinary user a driver cannot mount, and a symbolic link counts for every user.
-func (m *Manager) isPresent(o *operation) bool {
-	target := m.paths.target(o.uid, &o.id)
-	info, err := os.Lstat(target)
-	if err != nil {
-		return false
-	}
-	if !info.IsDir() || os.Geteuid() != 0 {
-		return true
-	}
-	is, known, err := mounts.IsRoot(target)
-	return is || !known && err == nil
-}
-
-// usablePath returns the path of a published volume for the runtime: of a device that of
-// its node.
-func (m *Manager) usablePath(o *operation) (string, error) {
-	target := m.paths.target(o.uid, &o.id)
-	path, err := filepath.EvalSymlinks(target)
-	if err != nil {
-		return "", fmt.Errorf("CSI driver %s: published volume: %w", o.id.driver, err)
-	}
-	if !o.id.block {
-		return target, nil
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", fmt.Errorf("CSI driver %s: published device: %w", o.id.driver, err)
-	}
-	if info.Mode()&fs.ModeDevice == 0 || info.Mode()&fs.ModeCharDevice != 0 {
-		return "", fmt.Errorf("CSI driver %s: %s is not a block device: its mode is %s", o.id.driver, path, info.Mode())
-	}
-	return path, nil
-}
-
 // applyGroup gives the files to the fsGroup of the pod, as the CSIDriver wants it.
 func (m *Manager) applyGroup(ctx context.Context, o *operation) error {
 	if o.group == nil || o.id.block || o.readOnly || o.v.ReadOnly || o.client.can[canMountGroup] {
@@ -328,5 +299,6 @@ func (m *Manager) applyGroup(ctx context.Context, o *operation) error {
 	if err != nil {
 		return err
 	}
-	return fsgroup.Apply(ctx, path, *o.group, fsgroup.ChangePolicy(o.v.Pod))
+	log := m.cfg.Logger.With(logattr.Pod(o.v.Pod), logattr.PodUID(o.uid), slog.String("volume", o.id.name))
+	return fsgroup.Apply(ctx, path, *o.group, fsgroup.ChangePolicy(o.v.Pod), log)
 }

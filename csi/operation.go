@@ -42,6 +42,7 @@ type operation struct {
 
 	publishContext map[string]string
 	stagingPath    string
+	mounted        bool // the mount table has the target; never set for a device
 }
 
 // newOperation checks what a pod wants to have mounted.

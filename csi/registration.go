@@ -14,6 +14,7 @@ import (
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/pathname"
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/pluginregistry"
 )
 
@@ -74,13 +75,15 @@ func (m *Manager) driversChanged() {
 	if m.cfg.Node == nil {
 		return
 	}
+	m.notifying.Lock() // the last call has the last state
+	defer m.notifying.Unlock()
 	m.mu.Lock()
 	var list []storagev1.CSINodeDriver
 	for _, name := range slices.Sorted(maps.Keys(m.clients)) {
 		list = append(list, nodeDriver(m.clients[name]))
 	}
 	m.mu.Unlock()
-	m.cfg.Node.SetDrivers(list)
+	safe.Do(m.cfg.Logger, "set drivers", func() { m.cfg.Node.SetDrivers(list) })
 }
 
 // nodeDriver describes a driver as the CSINode has it.

@@ -2,12 +2,16 @@ package csi
 
 import (
 	"encoding/base64"
+	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/sublet-dev/agent/internal/csitest"
 	"github.com/sublet-dev/agent/pluginregistry"
@@ -37,6 +41,73 @@ func TestRegister_RejectsDrivers(t *testing.T) {
 	require.NoError(t, err, "a newer driver has replaced the one that has left")
 	e.register()
 }
+
+// blockingNode keeps the drivers that it gets. The next call with entered set blocks until release is closed.
+type blockingNode struct {
+	mu               sync.Mutex
+	drivers          []string
+	entered, release chan struct{} // nil: no call blocks
+}
+
+func (n *blockingNode) SetDrivers(list []storagev1.CSINodeDriver) {
+	n.mu.Lock()
+	entered, release := n.entered, n.release
+	n.entered = nil
+	n.mu.Unlock()
+	if entered != nil {
+		close(entered)
+		<-release
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.drivers = nil
+	for _, d := range list {
+		n.drivers = append(n.drivers, d.Name)
+	}
+}
+
+// Drivers that register at the same time are all in the last list that the cluster gets.
+func TestRegister_ConcurrentDrivers(t *testing.T) {
+	node := new(blockingNode)
+	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.Node = node })
+	register := func(name string) (done chan error) {
+		d := &csitest.Driver{Name: name, Dir: filepath.Join(e.dir, name)}
+		p := e.plugin()
+		p.Name, p.Socket, p.Endpoint = name, "/"+name, filepath.Join(e.dir, name+".sock")
+		stop, err := d.Serve(p.Endpoint, "")
+		require.NoError(t, err)
+		t.Cleanup(func() { stop(false) })
+		done = make(chan error, 1)
+		go func() { done <- e.Register(t.Context(), p) }()
+		return done
+	}
+	node.entered, node.release = make(chan struct{}), make(chan struct{})
+	entered := node.entered
+	<-e.changed // of the first driver
+	second := register("second.example")
+	<-entered
+	<-e.changed
+	third := register("third.example")
+	<-e.changed // the third is about to report
+	for range 10_000 {
+		runtime.Gosched() // it must not overtake the second
+	}
+	close(node.release)
+	require.NoError(t, <-second)
+	require.NoError(t, <-third)
+	assert.Equal(t, []string{csitest.Name, "second.example", "third.example"}, node.drivers)
+}
+
+// A panic of the Node is logged, and the driver is registered.
+func TestRegister_SurvivesPanics(t *testing.T) {
+	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.Node = rudeNode{} })
+	e.Deregister(t.Context(), e.plugin())
+	e.register()
+}
+
+type rudeNode struct{}
+
+func (rudeNode) SetDrivers([]storagev1.CSINodeDriver) { panic("no such luck") }
 
 func TestNew_ChecksConfig(t *testing.T) {
 	_, err := New(Config{Root: "relative", CallTimeout: -1})

@@ -113,7 +113,7 @@ func (m *Manager) unpublish(ctx context.Context, c *client, uid types.UID, id *v
 // removeTarget removes what a driver leaves of a directory or file that it mounted on. What
 // is still mounted stays, with what is in it.
 func (m *Manager) removeTarget(ctx context.Context, driver, method, target string) error {
-	if is, _, err := mounts.IsRoot(target); err != nil || is {
+	if is, err := m.isMounted(target); err != nil || is {
 		return errors.Join(err, fmt.Errorf("CSI driver %s: %s succeeded, but %s is still mounted", driver, method, target))
 	}
 	if err := mounts.Remove(ctx, filepath.Dir(target), filepath.Base(target)); err != nil {
@@ -189,7 +189,7 @@ func (m *Manager) removeDamaged(ctx context.Context, uid types.UID) error {
 		if f.err == nil {
 			continue
 		}
-		if is, known, err := mounts.IsRoot(m.paths.target(uid, &f.id)); err != nil || is || !known {
+		if is, err := m.isMounted(m.paths.target(uid, &f.id)); err != nil || is {
 			errs = append(errs, errors.Join(f.err, err))
 			continue
 		}

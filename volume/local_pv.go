@@ -3,25 +3,24 @@ package volume
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/fsgroup"
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/runtime"
 )
 
 // sourceLocal is the source of a PersistentVolume that is a directory or a disk of the node.
 const sourceLocal = "local"
 
-// applyOnce keeps the files of a mounted volume from being changed a second time, as
-// containers may have changed them.
-const applyOnce = 100 * 365 * 24 * time.Hour
-
 // local returns the directory or device of a local PersistentVolume, which an administrator
-// has made. The files get the fsGroup of the pod, as with the kubelet.
+// has made. The files get the fsGroup of the first pod that has it, as with the kubelet.
 func (m *Manager) local(ctx context.Context, v *DriverVolume) (runtime.Volume, error) {
 	path := filepath.Clean(v.PersistentVolume.Spec.Local.Path)
 	if !filepath.IsAbs(path) {
@@ -38,19 +37,62 @@ func (m *Manager) local(ctx context.Context, v *DriverVolume) (runtime.Volume, e
 	if !hasType(info.Mode(), want) {
 		return runtime.Volume{}, fmt.Errorf("local volume: %s is not a %s: its mode is %s", path, want, info.Mode())
 	}
-	group := fsGroup(v.Pod)
-	if group == nil || v.Block || v.ReadOnly || m.hasGroup(v, path) {
-		return runtime.Volume{HostPath: path, ReadOnly: v.ReadOnly}, nil
+	if !v.Block {
+		if err := m.setUpLocal(ctx, v, path); err != nil {
+			return runtime.Volume{}, fmt.Errorf("local volume: %w", err)
+		}
 	}
-	if err := fsgroup.Apply(ctx, path, *group, fsgroup.ChangePolicy(v.Pod)); err != nil {
-		return runtime.Volume{}, fmt.Errorf("local volume: %w", err)
-	}
-	m.cache.put(v.Pod.UID, v.Volume.Name, mountedVolume{path: path, plugin: sourceLocal, gid: group, at: time.Now().Add(applyOnce)})
-	return runtime.Volume{HostPath: path}, nil
+	return runtime.Volume{HostPath: path, ReadOnly: v.ReadOnly}, nil
 }
 
-// hasGroup reports whether this process has given the files to the fsGroup of the pod.
-func (m *Manager) hasGroup(v *DriverVolume, path string) bool {
-	cached, ok := m.cache.get(v.Pod.UID, v.Volume.Name)
-	return ok && cached.plugin == sourceLocal && cached.path == path
+// setUpLocal gives the files at path to the fsGroup of a pod and marks the pod, unless that
+// was done, also by a previous process: containers may have changed the files since. The
+// mark is made last, so that all is repeated after a crash.
+func (m *Manager) setUpLocal(ctx context.Context, v *DriverVolume, path string) error {
+	if cached, ok := m.cache.get(v.Pod.UID, v.Volume.Name); ok && cached.plugin == sourceLocal && cached.path == path {
+		return nil
+	}
+	if err := checkElement("name", v.PersistentVolume.Name); err != nil {
+		return err
+	}
+	marked, err := m.hasMark(v.Pod.UID, path)
+	if err != nil {
+		return err
+	}
+	if !marked {
+		if group := fsGroup(v.Pod); group != nil && !v.ReadOnly {
+			if err := m.cache.startLocal(ctx, v, path); err != nil {
+				return err
+			}
+			defer m.cache.endLocal(v)
+			if err := m.applyLocalGroup(ctx, v, path, *group); err != nil {
+				return err
+			}
+		}
+		if err := m.mark(v, path); err != nil {
+			return err
+		}
+	}
+	m.cache.put(v.Pod.UID, v.Volume.Name, mountedVolume{path: path, plugin: sourceLocal, at: time.Now().Add(localForever)})
+	return nil
+}
+
+// applyLocalGroup gives the files at path to a group, unless another pod has them.
+func (m *Manager) applyLocalGroup(ctx context.Context, v *DriverVolume, path string, group int64) error {
+	log := m.cfg.Logger.With(logattr.Pod(v.Pod), logattr.PodUID(v.Pod.UID), slog.String("volume", v.PersistentVolume.Name))
+	shared, err := m.othersHaveMark(v.Pod.UID, path)
+	if err != nil {
+		return err
+	}
+	if !shared {
+		return fsgroup.Apply(ctx, path, group, fsgroup.ChangePolicy(v.Pod), log)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if int64(st.Gid) != group {
+		log.Warn("volume already mounted with another group, so it may not be shareable", slog.Int64("group", group), slog.Int64("volumeGroup", int64(st.Gid)))
+	}
+	return nil
 }

@@ -151,6 +151,23 @@ func TestUnmount_RemovesSubPathMounts(t *testing.T) {
 	assert.Empty(t, m.PodUIDs())
 }
 
+// Unmount does not look at a mount of a subPath before it detaches it: the server may not answer.
+func TestPodDir_MayHaveSubPathMounts(t *testing.T) {
+	m := manager(t, nil)
+	dir, err := m.openPod("u", true)
+	require.NoError(t, err)
+	defer dir.close()
+	for _, step := range []struct {
+		path string
+		want bool
+	}{{"", false}, {"v/c", false}, {"v/c/0", true}} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir.path, subPathsDir, step.path), 0o700))
+		may, err := dir.mayHaveMounts()
+		require.NoError(t, err)
+		assert.Equal(t, step.want, may, step.path)
+	}
+}
+
 func TestSubPath_NotADirectory(t *testing.T) {
 	_, err := manager(t, nil).SubPath(t.Context(), "u", "c", runtime.Volume{Image: "i"}, "x")
 	assert.ErrorContains(t, err, "not a directory")

@@ -16,6 +16,6 @@ func ExampleApply() {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	fmt.Println(fsgroup.Apply(context.Background(), dir, int64(os.Getegid()), corev1.FSGroupChangeAlways))
+	fmt.Println(fsgroup.Apply(context.Background(), dir, int64(os.Getegid()), corev1.FSGroupChangeAlways, nil))
 	// Output: <nil>
 }

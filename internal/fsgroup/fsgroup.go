@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/logattr"
 )
 
 // Permission bits that files and directories get in addition, as with the kubelet.
@@ -35,9 +38,12 @@ func ChangePolicy(pod *corev1.Pod) corev1.PodFSGroupChangePolicy {
 // group read and write, and new files inherit it. With OnRootMismatch nothing is done if
 // the directory itself is so already.
 //
+// A file that cannot be changed, as with an NFS server that squashes root, stays as it is, and
+// one warning says how many did: a pod may need none of them. A nil log discards it.
+//
 // Containers may have written to the directory and may do so meanwhile: symbolic links are
 // not followed, and devices and pipes are not opened.
-func Apply(ctx context.Context, path string, gid int64, policy corev1.PodFSGroupChangePolicy) error {
+func Apply(ctx context.Context, path string, gid int64, policy corev1.PodFSGroupChangePolicy, log *slog.Logger) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
@@ -49,7 +55,11 @@ func Apply(ctx context.Context, path string, gid int64, policy corev1.PodFSGroup
 			return unix.Close(fd)
 		}
 	}
-	if err := w.dir(fd, path, 0); err != nil {
+	err = w.dir(fd, path, 0)
+	if w.unchanged > 0 && log != nil {
+		log.Warn("volume files not given to the group", slog.String("path", path), slog.Int64("group", gid), slog.Int("files", w.unchanged), logattr.Err(w.firstErr))
+	}
+	if err != nil {
 		return fmt.Errorf("give the volume to group %d: %w", gid, err)
 	}
 	return nil
@@ -58,6 +68,17 @@ func Apply(ctx context.Context, path string, gid int64, policy corev1.PodFSGroup
 type walker struct {
 	ctx context.Context // lives for one call of Apply
 	gid int
+
+	unchanged int   // files that keep their group or mode
+	firstErr  error // of unchanged
+}
+
+// keep notes that a file keeps its group or mode.
+func (w *walker) keep(op, path string, err error) {
+	w.unchanged++
+	if w.firstErr == nil {
+		w.firstErr = &os.PathError{Op: op, Path: path, Err: err}
+	}
 }
 
 // dir changes the directory fd, which it closes, after what is in it: a directory with the
@@ -109,7 +130,9 @@ func (w *walker) entry(parent int, name, path string, depth int) error {
 		}
 		return w.dir(fd, path, depth+1)
 	case unix.S_IFLNK:
-		err = chown(fd, w.gid)
+		if err := chown(fd, w.gid); err != nil {
+			w.keep("chown", path, err)
+		}
 	default:
 		err = w.change(fd, path, fileBits)
 	}
@@ -117,14 +140,17 @@ func (w *walker) entry(parent int, name, path string, depth int) error {
 	return err
 }
 
-// change sets the group and adds permission bits, by descriptor.
+// change sets the group and adds permission bits, by descriptor. Another group than the
+// wanted one gets no bits.
 func (w *walker) change(fd int, path string, bits uint32) error {
-	if err := chown(fd, w.gid); err != nil {
-		return &os.PathError{Op: "chown", Path: path, Err: err}
-	}
+	chownErr := chown(fd, w.gid)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil { // after chown, which may remove bits
 		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if chownErr != nil && int(st.Gid) != w.gid {
+		w.keep("chown", path, chownErr)
+		return nil
 	}
 	mode := uint32(st.Mode) & 0o7777 //nolint:unconvert // uint16 on other systems
 	if mode&bits == bits {
@@ -132,7 +158,7 @@ func (w *walker) change(fd int, path string, bits uint32) error {
 	}
 	// A descriptor opened with O_PATH has no fchmod.
 	if err := unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode|bits); err != nil {
-		return &os.PathError{Op: "chmod", Path: path, Err: err}
+		w.keep("chmod", path, err)
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func TestApply_ChangesEverythingInTheVolume(t *testing.T) {
 	dir, outside := tree(t)
 	g := group(t)
 	before := gidOf(t, outside+"/file")
-	require.NoError(t, fsgroup.Apply(t.Context(), dir, g, corev1.FSGroupChangeAlways))
+	require.NoError(t, fsgroup.Apply(t.Context(), dir, g, corev1.FSGroupChangeAlways, nil))
 	for _, path := range []string{"", "/a", "/a/b", "/a/b/file", "/a/link", "/dangling", "/pipe"} {
 		assert.Equal(t, g, gidOf(t, dir+path), path)
 	}
@@ -79,13 +79,13 @@ func TestApply_ChangesEverythingInTheVolume(t *testing.T) {
 func TestApply_OnRootMismatch(t *testing.T) {
 	dir, _ := tree(t)
 	g := group(t)
-	require.NoError(t, fsgroup.Apply(t.Context(), dir, g, corev1.FSGroupChangeOnRootMismatch))
+	require.NoError(t, fsgroup.Apply(t.Context(), dir, g, corev1.FSGroupChangeOnRootMismatch, nil))
 	assert.Equal(t, g, gidOf(t, dir+"/a/b/file"))
 	require.NoError(t, os.Chmod(dir+"/a/b/file", 0o400))
-	require.NoError(t, fsgroup.Apply(t.Context(), dir, g, corev1.FSGroupChangeOnRootMismatch))
+	require.NoError(t, fsgroup.Apply(t.Context(), dir, g, corev1.FSGroupChangeOnRootMismatch, nil))
 	assert.Equal(t, os.FileMode(0o400), modeOf(t, dir+"/a/b/file").Perm(), "the directory matches")
 	require.NoError(t, os.Chmod(dir, 0o700))
-	require.NoError(t, fsgroup.Apply(t.Context(), dir, g, corev1.FSGroupChangeOnRootMismatch))
+	require.NoError(t, fsgroup.Apply(t.Context(), dir, g, corev1.FSGroupChangeOnRootMismatch, nil))
 	assert.Equal(t, os.FileMode(0o660), modeOf(t, dir+"/a/b/file").Perm(), "it does not")
 }
 
@@ -93,12 +93,12 @@ func TestApply_Fails(t *testing.T) {
 	dir, _ := tree(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, fsgroup.Apply(ctx, dir, group(t), corev1.FSGroupChangeAlways), context.Canceled)
-	require.ErrorIs(t, fsgroup.Apply(t.Context(), dir+"/none", 1, corev1.FSGroupChangeAlways), os.ErrNotExist)
-	require.ErrorIs(t, fsgroup.Apply(t.Context(), dir+"/a/b/file", 1, corev1.FSGroupChangeAlways), syscall.ENOTDIR)
+	require.ErrorIs(t, fsgroup.Apply(ctx, dir, group(t), corev1.FSGroupChangeAlways, nil), context.Canceled)
+	require.ErrorIs(t, fsgroup.Apply(t.Context(), dir+"/none", 1, corev1.FSGroupChangeAlways, nil), os.ErrNotExist)
+	require.ErrorIs(t, fsgroup.Apply(t.Context(), dir+"/a/b/file", 1, corev1.FSGroupChangeAlways, nil), syscall.ENOTDIR)
 	deep := filepath.Join(dir, strings.Repeat("d/", 600))
 	require.NoError(t, os.MkdirAll(deep, 0o700))
-	require.ErrorContains(t, fsgroup.Apply(t.Context(), dir, group(t), corev1.FSGroupChangeAlways), "directories deep")
+	require.ErrorContains(t, fsgroup.Apply(t.Context(), dir, group(t), corev1.FSGroupChangeAlways, nil), "directories deep")
 }
 
 func TestChangePolicy(t *testing.T) {

@@ -1,0 +1,90 @@
+package csi
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/sublet-dev/agent/internal/mounts"
+)
+
+// isMounted reports whether the mount table has something at path. A look at path itself
+// would block for as long as the server of what is mounted does not answer.
+func (m *Manager) isMounted(path string) (bool, error) {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path)) // as in the mount table
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	path = filepath.Join(dir, filepath.Base(path))
+	table, err := m.mountsBelow(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // this system has no table
+	}
+	return slices.ContainsFunc(table, func(p mounts.Point) bool { return p.Path == path }), err
+}
+
+// exists reports whether something is mounted at path, or is there.
+func (m *Manager) exists(path string) (bool, error) {
+	if mounted, err := m.isMounted(path); mounted || err != nil {
+		return mounted, err
+	}
+	_, err := os.Lstat(path)
+	return err == nil, nil
+}
+
+// isPresent reports whether something is mounted where a volume is published. Devices are
+// local, so it may look at them.
+func (m *Manager) isPresent(o *operation) (bool, error) {
+	target := m.paths.target(o.uid, &o.id)
+	if !o.id.block {
+		var err error
+		if o.mounted, err = m.isMounted(target); o.mounted || err != nil {
+			return o.mounted, err
+		}
+	}
+	return countsAsMounted(target), nil
+}
+
+// countsAsMounted looks at what the mount table does not have. As an ordinary user a driver
+// cannot mount, and a symbolic link counts for every user.
+func countsAsMounted(target string) bool {
+	info, err := os.Lstat(target)
+	if err != nil {
+		return false
+	}
+	if !info.IsDir() || os.Geteuid() != 0 {
+		return true
+	}
+	is, known, err := mounts.IsRoot(target)
+	return is || !known && err == nil
+}
+
+// usablePath returns the path of a published volume for the runtime: of a device that of
+// its node.
+func (m *Manager) usablePath(o *operation) (string, error) {
+	target := m.paths.target(o.uid, &o.id)
+	if o.mounted {
+		return target, nil
+	}
+	path, err := filepath.EvalSymlinks(target)
+	if err != nil {
+		return "", fmt.Errorf("CSI driver %s: published volume: %w", o.id.driver, err)
+	}
+	if !o.id.block {
+		return target, nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("CSI driver %s: published device: %w", o.id.driver, err)
+	}
+	if info.Mode()&fs.ModeDevice == 0 || info.Mode()&fs.ModeCharDevice != 0 {
+		return "", fmt.Errorf("CSI driver %s: %s is not a block device: its mode is %s", o.id.driver, path, info.Mode())
+	}
+	return path, nil
+}

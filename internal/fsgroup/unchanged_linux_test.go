@@ -1,0 +1,71 @@
+package fsgroup_test
+
+import (
+	"log/slog"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/fsgroup"
+	"github.com/sublet-dev/agent/internal/logtest"
+)
+
+// immutable keeps even root from changing a file, until the test ends.
+func immutable(t *testing.T, path string) {
+	t.Helper()
+	const immutableFlag = 0x10 // FS_IMMUTABLE_FL
+	set := func(flags int) error {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
+	}
+	if err := set(immutableFlag); err != nil {
+		t.Skipf("requires a file system with immutable files for its temporary files: %v", err)
+	}
+	t.Cleanup(func() { assert.NoError(t, set(0)) })
+}
+
+// A pod starts though some of the files cannot be changed, as with a kubelet.
+func TestApply_LeavesWhatRootCannotChange(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("requires root: run as root to test with immutable files")
+	}
+	dir, _ := tree(t)
+	g := group(t)
+	require.NoError(t, os.WriteFile(dir+"/ready", nil, 0o600))
+	require.NoError(t, os.Chown(dir+"/ready", -1, int(g)))
+	require.NoError(t, os.Chmod(dir+"/ready", 0o660))
+	require.NoError(t, os.WriteFile(dir+"/narrow", nil, 0o600))
+	require.NoError(t, os.Chown(dir+"/narrow", -1, int(g)))
+	for _, name := range []string{"/a/b/file", "/ready", "/narrow"} {
+		immutable(t, dir+name)
+	}
+	log := new(logtest.Buffer)
+	require.NoError(t, fsgroup.Apply(t.Context(), dir, g, corev1.FSGroupChangeAlways, logtest.NewLogger(log, slog.LevelInfo)))
+	for _, path := range []string{"", "/a", "/a/b", "/a/link", "/pipe"} {
+		assert.Equal(t, g, gidOf(t, dir+path), path)
+	}
+	assert.NotEqual(t, g, gidOf(t, dir+"/a/b/file"))
+	assert.Equal(t, os.FileMode(0o600), modeOf(t, dir+"/a/b/file").Perm())
+	assert.Contains(t, log.String(), `level=WARN msg="volume files not given to the group" path=`+dir+` group=4242 files=2 err="ch`, "neither the file nor narrow, but ready")
+	assert.Contains(t, log.String(), "operation not permitted")
+}
+
+func TestApply_LeavesWhatAUserCannotChange(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("requires an ordinary user: run as one to test with a group that it is not in")
+	}
+	dir, _ := tree(t)
+	log := new(logtest.Buffer)
+	require.NoError(t, fsgroup.Apply(t.Context(), dir, 4242, corev1.FSGroupChangeAlways, logtest.NewLogger(log, slog.LevelInfo)))
+	assert.Contains(t, log.String(), `group=4242 files=7 err="chown `)
+	assert.Equal(t, os.FileMode(0o600), modeOf(t, dir+"/a/b/file").Perm(), "another group gets no permissions")
+	require.NoError(t, fsgroup.Apply(t.Context(), dir, 4242, corev1.FSGroupChangeAlways, nil))
+}

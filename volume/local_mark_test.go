@@ -1,0 +1,71 @@
+package volume
+
+import (
+	"context"
+	"os"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// localVolume is a local PersistentVolume of a pod with the group of this process.
+func localVolume(uid types.UID, path string) *DriverVolume {
+	group := int64(os.Getegid())
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
+	pv.Spec.Local = &corev1.LocalVolumeSource{Path: path}
+	return &DriverVolume{
+		Pod: &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: uid},
+			Spec:       corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{FSGroup: &group}},
+		},
+		Volume: &corev1.Volume{Name: "data"}, PersistentVolume: pv,
+	}
+}
+
+// A pod waits while the files get the group of another one, and does it itself if that fails.
+func TestManager_LocalVolumesAreSetUpByOnePodAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, dir := manager(t, nil), t.TempDir()
+		require.NoError(t, os.WriteFile(dir+"/file", nil, 0o600))
+		mode := func() os.FileMode {
+			info, err := os.Stat(dir + "/file")
+			require.NoError(t, err)
+			return info.Mode()
+		}
+		first, second := localVolume("uid-1", dir), localVolume("uid-2", dir)
+		require.NoError(t, m.cache.startLocal(t.Context(), first, dir))
+		require.NoError(t, m.cache.startLocal(t.Context(), localVolume("uid-3", "/other"), "/other"), "that is another volume")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		mount := func() {
+			_, err := m.local(ctx, second)
+			done <- err
+		}
+		go mount()
+		synctest.Wait()
+		require.Empty(t, done)
+		require.Equal(t, os.FileMode(0o600), mode())
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+
+		ctx = t.Context()
+		go mount()
+		synctest.Wait()
+		require.Empty(t, done)
+		m.cache.endLocal(first)
+		require.NoError(t, <-done)
+		require.Equal(t, os.FileMode(0o660), mode())
+	})
+}
+
+func TestManager_LocalVolumesHaveSafeNames(t *testing.T) {
+	m := manager(t, nil)
+	v := localVolume("uid-1", t.TempDir())
+	v.PersistentVolume.Name = ".."
+	_, err := m.local(t.Context(), v)
+	require.ErrorIs(t, err, ErrUnsafe)
+}
