@@ -22,7 +22,8 @@ import (
 // Inject returns what the container needs to use the devices that it requests. It
 // allocates them, if the container has none yet, and stores the allocation before it
 // returns. It blocks for as long as the plugins take; calls for the same pod must not be
-// concurrent. Resources that no plugin has ever provided are not its concern.
+// concurrent. Of a resource that no plugin has ever provided the container gets nothing, also
+// if a plugin comes while it runs; only when it is created again it gets devices.
 //
 // A container that does not run gets other devices if its plugin does not list all of its
 // own any more, or if one of them is unhealthy and enough others are free.
@@ -38,6 +39,11 @@ func (m *Manager) Inject(ctx context.Context, pod *corev1.Pod, container *corev1
 	for _, name := range slices.Sorted(maps.Keys(container.Resources.Limits)) {
 		q := container.Resources.Limits[name]
 		n, ok := m.requested(name, q.Value(), running)
+		if !ok && n > 0 && !running {
+			if err := m.recordNone(pod.UID, container.Name, name); err != nil {
+				return runtime.Injection{}, fmt.Errorf("devices of container %s: %s: %w", container.Name, name, err)
+			}
+		}
 		if !ok {
 			continue
 		}
@@ -52,8 +58,8 @@ func (m *Manager) Inject(ctx context.Context, pod *corev1.Pod, container *corev1
 	return total, nil
 }
 
-// requested returns how many devices of a resource are requested, and whether it is one
-// that is managed here.
+// requested returns how many devices of a resource are requested, 0 if it is no extended one,
+// and whether a plugin has provided it.
 func (m *Manager) requested(name corev1.ResourceName, n int64, running bool) (int, bool) {
 	if n <= 0 || !IsExtendedResource(name) {
 		return 0, false
@@ -75,6 +81,9 @@ func (m *Manager) requested(name corev1.ResourceName, n int64, running bool) (in
 func (m *Manager) inject(ctx context.Context, pod *corev1.Pod, container string, name corev1.ResourceName, n int, running bool) (runtime.Injection, error) {
 	m.mu.Lock()
 	r, a := m.resources[name], m.pods[pod.UID][container][name]
+	if a.isNone() && !running {
+		a = allocation{} // it is created again, with devices
+	}
 	if a.Injection != nil && (running || !r.hasUnhealthy(a.IDs)) {
 		m.mu.Unlock()
 		return *a.Injection, nil
@@ -283,6 +292,17 @@ func (m *Manager) record(uid types.UID, container string, name corev1.ResourceNa
 	m.pods[uid][container][name] = a
 }
 
+// recordNone stores that a container is created without devices of a resource, as no plugin
+// has provided it: what it has is known when one does.
+func (m *Manager) recordNone(uid types.UID, container string, name corev1.ResourceName) error {
+	m.mu.Lock()
+	if m.pods[uid][container][name].Injection == nil {
+		m.record(uid, container, name, allocation{Injection: &runtime.Injection{}})
+	}
+	m.mu.Unlock()
+	return m.save()
+}
+
 // cancel undoes an allocation that failed. What was set aside before stays so. m.mu is locked.
 func (m *Manager) cancel(uid types.UID, container string, name corev1.ResourceName) {
 	if a := m.pods[uid][container][name]; a.near.Len() > 0 {
@@ -315,7 +335,7 @@ func (m *Manager) PreStart(ctx context.Context, pod *corev1.Pod, container strin
 	m.mu.Lock()
 	var calls []call
 	for name, a := range m.pods[pod.UID][container] {
-		if r := m.resources[name]; r != nil && !r.canSkipPreStart {
+		if r := m.resources[name]; r != nil && !r.canSkipPreStart && !a.isNone() {
 			starter, _ := r.plugin.(PreStarter)
 			calls = append(calls, call{name, slices.Clone(a.IDs), starter})
 		}
@@ -355,7 +375,7 @@ func (m *Manager) Release(uid types.UID) error {
 	return m.save()
 }
 
-// PodUIDs returns the pods that have devices, for a release of those that are gone.
+// PodUIDs returns the pods that have devices or were created without, for a release of those that are gone.
 func (m *Manager) PodUIDs() ([]types.UID, error) {
 	if err := m.load(); err != nil {
 		return nil, err

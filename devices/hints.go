@@ -122,11 +122,11 @@ func (m *Manager) reserve(pod *corev1.Pod, container string, name corev1.Resourc
 	defer m.mu.Unlock()
 	r := m.resources[name]
 	own := m.pods[pod.UID][container][name]
-	if len(own.IDs) > 0 && r.hasMissing(own.IDs) {
-		own.near = nodes // for Inject, which knows whether the container runs with them
+	if own.isNone() || r.hasMissing(own.IDs) {
+		own.near = nodes // for Inject, which knows whether the container runs so
 		m.pods[pod.UID][container][name] = own
 	}
-	if len(own.IDs) > 0 || !r.hasTopology(m.cfg.NUMANodes) {
+	if len(own.IDs) > 0 || own.isNone() || !r.hasTopology(m.cfg.NUMANodes) {
 		return nil
 	}
 	c, err := m.candidates(pod, container, name, n)

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/statefile"
 	"github.com/sublet-dev/agent/runtime"
@@ -126,6 +127,7 @@ type resourceState struct {
 	disconnectedAt  time.Time
 	devices         map[string]Device
 	unknown         map[types.UID]string // running pods whose devices are not known, and their names
+	stored          bool                 // in the state file, or to be saved
 }
 
 // hasMissing reports whether the plugin does not list one of the devices any more. While
@@ -146,11 +148,15 @@ type podState map[string]map[corev1.ResourceName]allocation
 // allocation is what one container has of one resource.
 type allocation struct {
 	IDs []string `json:"ids"`
-	// Injection is nil while the plugin has not answered yet.
+	// Injection is nil while the plugin has not answered yet. It is empty, and IDs too, for a
+	// container that was created when no plugin had ever provided the resource.
 	Injection *runtime.Injection `json:"injection,omitempty"`
 	// near are the NUMA nodes from which Reserve has set devices aside.
 	near topology.Set
 }
+
+// isNone reports whether the container was created without devices.
+func (a allocation) isNone() bool { return a.Injection != nil && len(a.IDs) == 0 }
 
 // New returns a Manager. It checks cfg and does no I/O.
 func New(cfg Config) (*Manager, error) {
@@ -166,6 +172,9 @@ func New(cfg Config) (*Manager, error) {
 // Update sets the devices of a resource and the plugin that provides them. The devices
 // replace those of an earlier call; ids of running containers stay allocated also if they
 // are no longer among them. A plugin that is replaced is not called any more.
+//
+// The resource is stored, so that pods wait for the plugin after a restart. If that fails, it
+// is logged, and tried again with the next change.
 func (m *Manager) Update(resource corev1.ResourceName, plugin Plugin, list []Device) error {
 	if plugin == nil {
 		return errors.New("devices: Update: plugin required")
@@ -193,7 +202,14 @@ func (m *Manager) Update(resource corev1.ResourceName, plugin Plugin, list []Dev
 	_, isPreStarter := plugin.(PreStarter)
 	m.change(resource, func(r *resourceState) {
 		r.plugin, r.canSkipPreStart, r.disconnectedAt, r.devices = plugin, !isPreStarter, time.Time{}, byID
+		if !r.stored {
+			r.stored = true
+			m.file.Changed()
+		}
 	})
+	if err := m.save(); err != nil {
+		m.cfg.Logger.Warn("resource not stored", resourceAttr(resource), logattr.Err(err))
+	}
 	return nil
 }
 

@@ -27,7 +27,7 @@ func (m *Manager) Allocations(uid types.UID) []Allocation {
 		byResource := m.pods[uid][container]
 		for _, name := range slices.Sorted(maps.Keys(byResource)) {
 			a := byResource[name]
-			if a.Injection == nil {
+			if a.Injection == nil || a.isNone() {
 				continue
 			}
 			out = append(out, Allocation{Container: container, Resource: name, Devices: m.devices(name, a.IDs), CDIDevices: slices.Clone(a.Injection.CDIDevices)})

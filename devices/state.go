@@ -57,7 +57,7 @@ func (m *Manager) restore(state savedState, err error) {
 	}
 	for _, name := range state.Resources {
 		if m.resources[name] == nil && IsExtendedResource(name) {
-			m.resources[name] = &resourceState{}
+			m.resources[name] = &resourceState{stored: true}
 		}
 	}
 	maps.Copy(m.pods, confirmed(state.Pods))
