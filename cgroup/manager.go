@@ -242,7 +242,7 @@ func (m *Manager) bound(t tree, group string, l limits) (later bool, err error) 
 	err = t.set(group, l)
 	if had && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EBUSY)) {
 		m.cfg.Logger.Debug("cgroup limit decrease deferred", slog.String("cgroup", group), logattr.Err(err))
-		return true, errors.Join(inUse, rejectedLimit(t, group, desired, err))
+		return true, errors.Join(inUse, rejectedLimit(t, desired, err))
 	}
 	if err != nil {
 		return false, err

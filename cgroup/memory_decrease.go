@@ -24,7 +24,7 @@ func memoryLimit(t tree, group string, desired int64) (int64, error) {
 
 // rejectedLimit returns why the kernel has rejected the limits of an existing cgroup for now, if
 // it is its memory. Otherwise it is a quota below those of containers, which are changed next.
-func rejectedLimit(t tree, group string, desired int64, err error) error {
+func rejectedLimit(t tree, desired int64, err error) error {
 	if !errors.Is(err, unix.EBUSY) || !t.rejectsLimitBelowUsage() {
 		return nil
 	}
