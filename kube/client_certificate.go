@@ -5,12 +5,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"k8s.io/client-go/util/certificate"
 	"k8s.io/klog/v2"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/sleep"
 )
 
@@ -72,29 +75,36 @@ func NewClientCertificate(cfg ClientCertificateConfig) (*ClientCertificate, erro
 	return &ClientCertificate{cfg: cfg, store: store}, nil
 }
 
-// Config returns the client configuration of the node. If the kubeconfig cannot be used,
-// it requests a certificate with the bootstrap credentials, waits until it is signed or ctx is
+// Config returns the client configuration of the node. A certificate that has expired is used as
+// well, so that the node starts without the API server; Run requests another one. If there is none,
+// Config requests one with the bootstrap credentials, waits until it is signed or ctx is
 // done, and writes the kubeconfig. Clients read a renewed certificate by themselves.
 func (c *ClientCertificate) Config(ctx context.Context) (*rest.Config, error) {
 	cfg, err := LoadKubeconfig(c.cfg.Kubeconfig)
 	if err == nil {
-		return cfg, nil
+		if err = CheckClientCertificate(cfg, time.Now()); err == nil {
+			return cfg, nil
+		}
+		c.cfg.Logger.Warn("client certificate not valid", slog.String("node", c.cfg.NodeName), logattr.Err(err))
+		if !c.isReplaced(cfg) {
+			return cfg, nil
+		}
 	}
 	bootstrap, errBootstrap := LoadKubeconfig(c.cfg.BootstrapKubeconfig)
 	if errBootstrap != nil {
 		return nil, errors.Join(err, fmt.Errorf("bootstrap: %w", errBootstrap))
 	}
-	c.cfg.Logger.Info("client certificate requested", slog.String("node", c.cfg.NodeName), slog.String("reason", err.Error()))
-	manager, err := c.manager(ctx, func(*tls.Certificate) (kubernetes.Interface, error) { return kubernetes.NewForConfig(bootstrap) })
+	switch _, errStored := c.store.Current(); {
+	case errStored == nil:
+		err = nil
+	case cfg != nil:
+		err = c.copyCertificate(cfg)
+	default:
+		c.cfg.Logger.Info("client certificate requested", slog.String("node", c.cfg.NodeName), slog.String("reason", err.Error()))
+		err = c.request(ctx, bootstrap)
+	}
 	if err != nil {
 		return nil, err
-	}
-	manager.Start()
-	defer manager.Stop()
-	for manager.Current() == nil {
-		if sleep.For(ctx, 100*time.Millisecond) != nil {
-			return nil, fmt.Errorf("client certificate not signed: %w; approve the certificate signing request of this node", ctx.Err())
-		}
 	}
 	if err := c.writeKubeconfig(bootstrap); err != nil {
 		return nil, err
@@ -102,15 +112,71 @@ func (c *ClientCertificate) Config(ctx context.Context) (*rest.Config, error) {
 	return LoadKubeconfig(c.cfg.Kubeconfig)
 }
 
-// Run renews the certificate when most of its life is over, until ctx is done. A
-// kubeconfig that refers to another certificate is left alone.
+// isReplaced reports whether the certificate has expired, and is not where Run renews it.
+func (c *ClientCertificate) isReplaced(cfg *rest.Config) bool {
+	cert, err := clientCertificate(cfg)
+	return err == nil && cert != nil && time.Now().After(cert.NotAfter) && cfg.CertFile != c.store.CurrentPath()
+}
+
+// copyCertificate makes the certificate of cfg the one that Run renews.
+func (c *ClientCertificate) copyCertificate(cfg *rest.Config) error {
+	copied := &rest.Config{TLSClientConfig: cfg.TLSClientConfig}
+	err := rest.LoadTLSFiles(copied)
+	if err == nil {
+		_, err = c.store.Update(copied.CertData, privateKey(copied.KeyData))
+	}
+	if err != nil {
+		return fmt.Errorf("copy client certificate: %w", err)
+	}
+	return nil
+}
+
+// privateKey returns the private key in data, which may have other blocks before it. The store
+// takes the first block for the key.
+func privateKey(data []byte) []byte {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if strings.HasSuffix(block.Type, "PRIVATE KEY") {
+			return pem.EncodeToMemory(block)
+		}
+	}
+	return nil
+}
+
+// request waits until the cluster has signed a certificate.
+func (c *ClientCertificate) request(ctx context.Context, bootstrap *rest.Config) error {
+	manager, err := c.manager(ctx, func(*tls.Certificate) (kubernetes.Interface, error) { return kubernetes.NewForConfig(bootstrap) })
+	if err != nil {
+		return err
+	}
+	manager.Start()
+	defer manager.Stop()
+	for manager.Current() == nil {
+		if sleep.For(ctx, 100*time.Millisecond) != nil {
+			return fmt.Errorf("client certificate not signed: %w; approve the certificate signing request of this node", ctx.Err())
+		}
+	}
+	return nil
+}
+
+// Run renews the certificate when most of its life is over, until ctx is done. In place of one
+// that has expired it requests another with the bootstrap credentials. A kubeconfig that refers to
+// another certificate is left alone.
 func (c *ClientCertificate) Run(ctx context.Context) error {
-	current, err := LoadKubeconfig(c.cfg.Kubeconfig)
-	if err != nil || current.CertFile != c.store.CurrentPath() {
+	cfg, err := LoadKubeconfig(c.cfg.Kubeconfig)
+	if err != nil || cfg.CertFile != c.store.CurrentPath() {
 		<-ctx.Done()
 		return nil
 	}
-	manager, err := c.manager(ctx, func(*tls.Certificate) (kubernetes.Interface, error) { return kubernetes.NewForConfig(current) })
+	manager, err := c.manager(ctx, func(valid *tls.Certificate) (kubernetes.Interface, error) {
+		if valid != nil {
+			return kubernetes.NewForConfig(cfg)
+		}
+		bootstrap, err := LoadKubeconfig(c.cfg.BootstrapKubeconfig) // its token may be new
+		if err != nil {
+			return nil, fmt.Errorf("bootstrap: %w", err)
+		}
+		return kubernetes.NewForConfig(bootstrap)
+	})
 	if err != nil {
 		return err
 	}
@@ -139,7 +205,7 @@ func (c *ClientCertificate) manager(ctx context.Context, clients certificate.Cli
 // the certificate of this node.
 func (c *ClientCertificate) writeKubeconfig(bootstrap *rest.Config) error {
 	const name = "node"
-	pem := c.store.CurrentPath()
+	pair := c.store.CurrentPath()
 	if err := os.MkdirAll(filepath.Dir(c.cfg.Kubeconfig), 0o700); err != nil {
 		return fmt.Errorf("write kubeconfig: %w", err)
 	}
@@ -148,7 +214,7 @@ func (c *ClientCertificate) writeKubeconfig(bootstrap *rest.Config) error {
 			Server: bootstrap.Host, TLSServerName: bootstrap.ServerName, InsecureSkipTLSVerify: bootstrap.Insecure,
 			CertificateAuthority: bootstrap.CAFile, CertificateAuthorityData: bootstrap.CAData,
 		}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {ClientCertificate: pem, ClientKey: pem}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {ClientCertificate: pair, ClientKey: pair}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
 		CurrentContext: name,
 	}, c.cfg.Kubeconfig)

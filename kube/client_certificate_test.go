@@ -4,9 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -49,6 +52,8 @@ func (s *signer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !strings.Contains(r.URL.Path, "certificatesigningrequests"):
 		w.WriteHeader(http.StatusNotFound)
+	case r.Method == http.MethodPost && r.Header.Get("Authorization") != "Bearer hunter2":
+		w.WriteHeader(http.StatusUnauthorized)
 	case r.Method == http.MethodPost:
 		body, err := io.ReadAll(r.Body)
 		assert.NoError(s.t, err)
@@ -152,6 +157,84 @@ func TestClientCertificate_NotSigned(t *testing.T) {
 	_, err = c.Config(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "approve the certificate signing request")
+}
+
+// A node whose certificate has expired starts with it, also without the API server, wherever the certificate is.
+func TestClientCertificate_StartsWithExpired(t *testing.T) {
+	ca := newAuthority(t)
+	caFile := writeFile(t, ca.pem)
+	for name, tc := range map[string]struct {
+		elsewhere bool // the certificate of the kubeconfig is not in Dir
+		lost      bool // there is no kubeconfig
+		from, to  time.Duration
+		warn      string
+	}{
+		"expired":                   {from: -2 * time.Hour, to: -time.Hour, warn: "expired at"},
+		"expired in another place":  {elsewhere: true, from: -2 * time.Hour, to: -time.Hour, warn: "expired at"},
+		"expired, kubeconfig lost":  {lost: true, from: -2 * time.Hour, to: -time.Hour},
+		"of tomorrow":               {from: time.Hour, to: 2 * time.Hour, warn: "set the clock"},
+		"of tomorrow, elsewhere":    {elsewhere: true, from: time.Hour, to: 2 * time.Hour, warn: "set the clock"},
+		"valid, kubeconfig is lost": {lost: true, from: -time.Hour, to: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log strings.Builder
+			c, err := NewClientCertificate(ClientCertificateConfig{
+				NodeName: "n", BootstrapKubeconfig: writeKubeconfig(t, "https://127.0.0.1:1", caFile, "{token: hunter2}"),
+				Kubeconfig: filepath.Join(t.TempDir(), "none"), Dir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			})
+			require.NoError(t, err)
+			key, keyPEM := newKey(t)
+			cert := ca.sign(t, pkix.Name{CommonName: "system:node:n"}, &key.PublicKey, time.Now().Add(tc.from), time.Now().Add(tc.to))
+			where := c.store.CurrentPath()
+			if tc.elsewhere {
+				where = writeFile(t, append(cert, keyPEM...))
+			} else {
+				_, err = c.store.Update(cert, keyPEM)
+				require.NoError(t, err)
+			}
+			if !tc.lost {
+				c.cfg.Kubeconfig = writeKubeconfig(t, "https://127.0.0.1:1", caFile, fmt.Sprintf("{client-certificate: %q, client-key: %q}", where, where))
+			}
+			before, _ := os.ReadFile(c.cfg.Kubeconfig) // there may be none
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			cfg, err := c.Config(ctx)
+			require.NoError(t, err)
+			if tc.lost || tc.elsewhere && tc.to < 0 {
+				assert.Equal(t, c.store.CurrentPath(), cfg.CertFile, "where Run renews it")
+			} else {
+				assert.Equal(t, where, cfg.CertFile)
+				after, err := os.ReadFile(c.cfg.Kubeconfig)
+				require.NoError(t, err)
+				assert.Equal(t, string(before), string(after))
+			}
+			used, err := clientCertificate(cfg)
+			require.NoError(t, err)
+			assert.Equal(t, &key.PublicKey, used.PublicKey)
+			assert.Contains(t, log.String(), tc.warn)
+		})
+	}
+}
+
+// The API server does not accept an expired certificate, not even to renew it.
+func TestClientCertificate_ReplacesExpired(t *testing.T) {
+	s, server, ca := startSigner(t)
+	c, err := NewClientCertificate(ClientCertificateConfig{
+		NodeName: "n", BootstrapKubeconfig: writeKubeconfig(t, server.URL, ca, "{token: hunter2}"), Kubeconfig: filepath.Join(t.TempDir(), "k"), Dir: t.TempDir(),
+	})
+	require.NoError(t, err)
+	key, keyPEM := newKey(t)
+	_, err = c.store.Update(s.ca.sign(t, pkix.Name{CommonName: "system:node:n"}, &key.PublicKey, time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)), keyPEM)
+	require.NoError(t, err)
+	cfg, err := c.Config(t.Context())
+	require.NoError(t, err)
+	require.ErrorContains(t, CheckClientCertificate(cfg, time.Now()), "expired")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	assert.Eventually(t, func() bool { return CheckClientCertificate(cfg, time.Now()) == nil }, 20*time.Second, 50*time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
 }
 
 func TestClientCertificate_BootstrapWithoutUser(t *testing.T) {

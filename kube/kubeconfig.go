@@ -21,8 +21,9 @@ const (
 
 // LoadKubeconfig returns the client configuration of a kubeconfig file, with the limits
 // of a kubelet. It checks what can be checked without the API server: that there are a
-// server and a user with credentials, and that its certificate can be used now. Certificates
-// that the file names are read again when they change. Their paths are relative to its directory.
+// server and a user with credentials. Whether its certificate is valid now is left to
+// CheckClientCertificate. Certificates that the file names are read again when they change. Their
+// paths are relative to its directory.
 func LoadKubeconfig(file string) (*rest.Config, error) {
 	loaded, err := clientcmd.LoadFromFile(file)
 	if err != nil {
@@ -39,7 +40,7 @@ func LoadKubeconfig(file string) (*rest.Config, error) {
 	default:
 		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
 	}
-	if err := checkUser(cfg, time.Now()); err != nil {
+	if err := checkUser(cfg); err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
 	}
 	if err := checkCA(cfg); err != nil {
@@ -50,30 +51,45 @@ func LoadKubeconfig(file string) (*rest.Config, error) {
 }
 
 // checkUser returns why the API server cannot know the user.
-func checkUser(cfg *rest.Config, now time.Time) error {
-	tlsCfg := cfg.TLSClientConfig
-	hasCert := tlsCfg.CertFile != "" || len(tlsCfg.CertData) > 0
-	if !hasCert {
-		if cfg.BearerToken == "" && cfg.BearerTokenFile == "" && cfg.Username == "" && cfg.ExecProvider == nil && cfg.AuthProvider == nil {
-			return errors.New("user without credentials; give its context a user with client-certificate and client-key, or with a token")
-		}
-		return nil
-	}
-	copied := &rest.Config{TLSClientConfig: tlsCfg}
-	if err := rest.LoadTLSFiles(copied); err != nil {
+func checkUser(cfg *rest.Config) error {
+	cert, err := clientCertificate(cfg)
+	if err != nil {
 		return fmt.Errorf("client certificate: %w", err)
+	}
+	if cert == nil && cfg.BearerToken == "" && cfg.BearerTokenFile == "" && cfg.Username == "" && cfg.ExecProvider == nil && cfg.AuthProvider == nil {
+		return errors.New("user without credentials; give its context a user with client-certificate and client-key, or with a token")
+	}
+	return nil
+}
+
+// clientCertificate returns the client certificate of cfg, nil if it has none.
+func clientCertificate(cfg *rest.Config) (*x509.Certificate, error) {
+	if cfg.CertFile == "" && len(cfg.CertData) == 0 {
+		return nil, nil
+	}
+	copied := &rest.Config{TLSClientConfig: cfg.TLSClientConfig}
+	if err := rest.LoadTLSFiles(copied); err != nil {
+		return nil, err
 	}
 	pair, err := tls.X509KeyPair(copied.CertData, copied.KeyData)
 	if err != nil {
-		return fmt.Errorf("client certificate: %w; give the certificate and the key that belong together", err)
+		return nil, fmt.Errorf("%w; give the certificate and the key that belong together", err)
 	}
-	cert, err := x509.ParseCertificate(pair.Certificate[0])
-	if err != nil {
-		return fmt.Errorf("client certificate: %w", err)
-	}
+	return x509.ParseCertificate(pair.Certificate[0])
+}
+
+// CheckClientCertificate returns why the API server does not accept the client certificate of
+// cfg now: it has expired, or is not valid yet. A node starts with such a certificate as well,
+// because its clock may be wrong, and because its pods do not depend on the API server.
+func CheckClientCertificate(cfg *rest.Config, now time.Time) error {
+	cert, err := clientCertificate(cfg)
 	switch {
+	case err != nil:
+		return fmt.Errorf("client certificate: %w", err)
+	case cert == nil:
+		return nil
 	case now.After(cert.NotAfter):
-		return fmt.Errorf("client certificate of %q expired at %s; replace it, or give a bootstrap kubeconfig", cert.Subject.CommonName, cert.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf("client certificate of %q expired at %s; replace it, or have another requested with a bootstrap kubeconfig", cert.Subject.CommonName, cert.NotAfter.UTC().Format(time.RFC3339))
 	case now.Before(cert.NotBefore):
 		return fmt.Errorf("client certificate of %q is valid from %s; set the clock", cert.Subject.CommonName, cert.NotBefore.UTC().Format(time.RFC3339))
 	}

@@ -97,12 +97,12 @@ func TestLoadKubeconfig(t *testing.T) {
 	user := func(cert, key string) string {
 		return fmt.Sprintf("{client-certificate: %q, client-key: %q}", cert, key)
 	}
-	for name, tc := range map[string]struct{ user, ca, want string }{
+	for name, tc := range map[string]struct{ user, ca, want, warn string }{
 		"a certificate":             {user: user(cert(-time.Hour, time.Hour), keyFile)},
 		"a token":                   {user: "{token: hunter2}"},
 		"no user":                   {user: "{}", want: "user without credentials; give its context a user"},
-		"an expired certificate":    {user: user(cert(-time.Hour, -time.Minute), keyFile), want: `client certificate of "system:node:n" expired at`},
-		"a certificate of tomorrow": {user: user(cert(time.Hour, 2*time.Hour), keyFile), want: "set the clock"},
+		"an expired certificate":    {user: user(cert(-time.Hour, -time.Minute), keyFile), warn: `client certificate of "system:node:n" expired at`},
+		"a certificate of tomorrow": {user: user(cert(time.Hour, 2*time.Hour), keyFile), warn: "set the clock"},
 		"another key":               {user: user(cert(-time.Hour, time.Hour), writeFile(t, otherKey)), want: "that belong together"},
 		"no authority":              {user: "{token: hunter2}", ca: writeFile(t, []byte("x")), want: "certificate-authority"},
 		"a missing certificate":     {user: user("/none", keyFile), want: "/none"},
@@ -117,6 +117,12 @@ func TestLoadKubeconfig(t *testing.T) {
 				require.NoError(t, err)
 				assert.EqualValues(t, 50, cfg.QPS)
 				assert.Equal(t, 100, cfg.Burst)
+				invalid := CheckClientCertificate(cfg, time.Now())
+				if tc.warn == "" {
+					require.NoError(t, invalid)
+				} else {
+					require.ErrorContains(t, invalid, tc.warn)
+				}
 				return
 			}
 			require.ErrorContains(t, err, tc.want)

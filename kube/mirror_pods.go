@@ -26,7 +26,6 @@ type mirrorPods struct {
 	owners   map[types.NamespacedName]types.UID
 	reported map[types.UID]bool      // static pods that have a status
 	rejected map[types.UID]time.Time // when the server rejected the mirror pod of a static pod
-	nodeUID  types.UID               // "": unknown
 }
 
 // rejectionPeriod is how long a mirror pod that the server rejected is not created again.
@@ -110,35 +109,30 @@ func (m *mirrorPods) read(ctx context.Context, static *corev1.Pod) (*corev1.Pod,
 // create creates a mirror pod. One that the server rejects for what it is returns nil: a
 // static pod may use what a node must not put into the API server, such as Secrets.
 func (m *mirrorPods) create(ctx context.Context, static *corev1.Pod) (*corev1.Pod, error) {
-	for {
-		node, fresh, err := m.node(ctx)
-		if err != nil {
-			return nil, err
-		}
-		created, err := m.k.cfg.Client.CoreV1().Pods(static.Namespace).Create(ctx, newMirror(static, m.k.cfg.NodeName, node), metav1.CreateOptions{})
-		switch {
-		case err == nil:
-			m.k.cfg.Logger.Info("mirror pod created", logattr.Pod(static), logattr.PodUID(static.UID))
-			m.k.store.observe(created)
-			return created, nil
-		case apierrors.IsAlreadyExists(err):
-			return nil, err
-		case apierrors.IsForbidden(err) && !fresh: // another Node object has the name now
-			m.mu.Lock()
-			m.nodeUID = ""
-			m.mu.Unlock()
-		case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
-			m.markRejected(static, err)
-			return nil, nil
-		default:
-			return nil, fmt.Errorf("create mirror pod: %w", err)
-		}
+	// The Node is read each time: a mirror pod of one that was deleted meanwhile is garbage.
+	node, err := m.k.cfg.Client.CoreV1().Nodes().Get(ctx, m.k.cfg.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get node for mirror pod: %w", err)
+	}
+	created, err := m.k.cfg.Client.CoreV1().Pods(static.Namespace).Create(ctx, newMirror(static, node), metav1.CreateOptions{})
+	switch {
+	case err == nil:
+		m.k.cfg.Logger.Info("mirror pod created", logattr.Pod(static), logattr.PodUID(static.UID))
+		m.k.store.observe(created)
+		return created, nil
+	case apierrors.IsAlreadyExists(err):
+		return nil, err
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
+		m.markRejected(static, err)
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("create mirror pod: %w", err)
 	}
 }
 
 // newMirror returns the mirror pod of a static pod. The Node owns it, so that it goes
 // with the Node, and because NodeRestriction requires that.
-func newMirror(static *corev1.Pod, nodeName string, node types.UID) *corev1.Pod {
+func newMirror(static *corev1.Pod, node *corev1.Node) *corev1.Pod {
 	mirror := &corev1.Pod{Spec: *static.Spec.DeepCopy()}
 	mirror.Name, mirror.Namespace, mirror.Labels = static.Name, static.Namespace, static.Labels
 	mirror.Annotations = maps.Clone(static.Annotations)
@@ -148,30 +142,12 @@ func newMirror(static *corev1.Pod, nodeName string, node types.UID) *corev1.Pod 
 	delete(mirror.Annotations, podspec.AnnotationStatic)
 	mirror.Annotations[podspec.AnnotationHash] = mirrorHash(static)
 	mirror.Annotations[podspec.AnnotationMirror] = mirrorHash(static)
-	mirror.Spec.NodeName = nodeName
+	mirror.Spec.NodeName = node.Name
 	isController := true
 	mirror.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: "v1", Kind: "Node", Name: nodeName, UID: node, Controller: &isController,
+		APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: &isController,
 	}}
 	return mirror
-}
-
-// node returns the UID of the Node object, and whether it was read just now.
-func (m *mirrorPods) node(ctx context.Context) (uid types.UID, fresh bool, err error) {
-	m.mu.Lock()
-	uid = m.nodeUID
-	m.mu.Unlock()
-	if uid != "" {
-		return uid, false, nil
-	}
-	node, err := m.k.cfg.Client.CoreV1().Nodes().Get(ctx, m.k.cfg.NodeName, metav1.GetOptions{})
-	if err != nil {
-		return "", true, fmt.Errorf("get node for mirror pod: %w", err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.nodeUID = node.UID
-	return node.UID, true, nil
 }
 
 func (m *mirrorPods) markRejected(static *corev1.Pod, err error) {

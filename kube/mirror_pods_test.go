@@ -133,22 +133,16 @@ func TestMirrorPods_NodeWasRecreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
 		k := newTestKube(t, fake)
+		watchPods(t, k.Pods())
 		require.ErrorContains(t, k.Statuses().SetStatus(t.Context(), newStaticPod("a", "1"), running()), "get node", "retried until the node is registered")
 		putNode(fake, "1")
 		require.NoError(t, k.Statuses().SetStatus(t.Context(), newStaticPod("a", "1"), running()))
 		fake.Remove("nodes", "", nodeName)
+		fake.Remove("pods", "default", "a-node-1") // by the garbage collector
 		putNode(fake, "2")
-		first := true
-		fake.Intercept = func(w http.ResponseWriter, r *http.Request) bool {
-			if r.Method != http.MethodPost || !first {
-				return false
-			}
-			first = false
-			kubetest.WriteError(w, http.StatusForbidden, metav1.StatusReasonForbidden)
-			return true
-		}
-		require.NoError(t, k.Statuses().SetStatus(t.Context(), newStaticPod("b", "1"), running()))
-		require.Equal(t, "uid-of-2", string(fake.Pod("default", "b-node-1").OwnerReferences[0].UID))
+		synctest.Wait()
+		require.NoError(t, k.Statuses().SetStatus(t.Context(), newStaticPod("a", "1"), running()))
+		require.Equal(t, "uid-of-2", string(fake.Pod("default", "a-node-1").OwnerReferences[0].UID))
 	})
 }
 

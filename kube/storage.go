@@ -31,6 +31,7 @@ const (
 	attachTimeout    = 2 * time.Minute  // as in the kubelet
 	csiDriverAge     = time.Minute      // for which a CSIDriver is not asked for
 	csiNodeRetry     = 10 * time.Second // after a failed write of the CSINode
+	csiNodePeriod    = time.Minute      // of asking whether it, and the Node, are still as written
 )
 
 // nodeIDAnnotation has the ids of the node by driver, which attachers read.
@@ -229,8 +230,11 @@ func (s *Storage) Run(ctx context.Context) error {
 	defer retry.Stop()
 	sweep := time.NewTicker(sweepPeriod)
 	defer sweep.Stop()
+	check := time.NewTicker(csiNodePeriod) // both are gone after the Node was deleted, and registered again
+	defer check.Stop()
 	forget := time.NewTimer(absentDriverDelay)
 	defer forget.Stop()
+	pending := true // something has changed that is not written
 	for {
 		select {
 		case <-ctx.Done():
@@ -242,13 +246,19 @@ func (s *Storage) Run(ctx context.Context) error {
 			s.mu.Lock()
 			s.inherit = false
 			s.mu.Unlock()
+			pending = true
 		case <-s.changed:
+			pending = true
+		case <-check.C:
 		case <-retry.C:
 		}
 		switch err := s.write(ctx); {
 		case err == nil || ctx.Err() != nil:
+			pending = false
 		case errors.Is(err, errNotRegistered):
+			pending = true
 			retry.Reset(attachPollPeriod)
+		case !pending: // an outage; the next check finds what has changed
 		default:
 			s.k.cfg.Logger.Warn("CSINode not written", slog.String("node", s.k.cfg.NodeName), logattr.Err(err))
 			retry.Reset(csiNodeRetry)
@@ -292,7 +302,13 @@ func (s *Storage) write(ctx context.Context) error {
 	}
 	desired := current.DeepCopy()
 	desired.Spec.Drivers = drivers
-	if apiequality.Semantic.DeepEqual(current.Spec.Drivers, desired.Spec.Drivers) {
+	for i := range desired.OwnerReferences {
+		// With the UID of a Node that was deleted it would be garbage.
+		if o := &desired.OwnerReferences[i]; o.Kind == "Node" && o.Name == node.Name {
+			o.UID = node.UID
+		}
+	}
+	if apiequality.Semantic.DeepEqual(current, desired) {
 		return nil
 	}
 	if err := s.replace(ctx, current, desired); err != nil {

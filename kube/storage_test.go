@@ -3,6 +3,9 @@ package kube
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
@@ -146,6 +150,10 @@ func TestStorage_WritesCSINode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, client := newStorage(t, StorageConfig{Topology: func() map[string]string { return map[string]string{"rack.example/id": "7"} }},
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}})
+		var fail atomic.Bool // the next update
+		client.PrependReactor("update", "csinodes", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return fail.Swap(false), nil, errors.New("conflict")
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
@@ -173,11 +181,7 @@ func TestStorage_WritesCSINode(t *testing.T) {
 		for _, action := range client.Actions() {
 			assert.Equal(t, "get", action.GetVerb(), "nothing has changed")
 		}
-		fail := true
-		client.PrependReactor("update", "csinodes", func(k8stesting.Action) (bool, runtime.Object, error) {
-			defer func() { fail = false }()
-			return fail, nil, errors.New("conflict")
-		})
+		fail.Store(true)
 		one.NodeID = "id-2"
 		s.SetDrivers([]storagev1.CSINodeDriver{one})
 		assert.Equal(t, []storagev1.CSINodeDriver{one}, get().Spec.Drivers, "it is tried again")
@@ -185,6 +189,58 @@ func TestStorage_WritesCSINode(t *testing.T) {
 		assert.Empty(t, get().Spec.Drivers)
 		cancel()
 		require.NoError(t, <-done)
+	})
+}
+
+// The garbage collector removes the CSINode of a Node that was deleted, sooner or later.
+func TestStorage_NodeRecreated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := func(uid types.UID) *corev1.Node {
+			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: uid}}
+		}
+		s, client := newStorage(t, StorageConfig{Topology: func() map[string]string { return map[string]string{"rack.example/id": "7"} }}, node("1"))
+		var log strings.Builder
+		s.k.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		var down atomic.Bool
+		client.PrependReactor("*", "*", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return down.Load(), nil, errors.New("connection refused")
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		s.SetDrivers([]storagev1.CSINodeDriver{{Name: "one", NodeID: "id-1"}})
+		requireWritten := func(uid types.UID) {
+			t.Helper()
+			time.Sleep(csiNodePeriod)
+			synctest.Wait()
+			n, err := client.StorageV1().CSINodes().Get(ctx, "n", metav1.GetOptions{})
+			require.NoError(t, err)
+			require.Len(t, n.OwnerReferences, 1)
+			assert.Equal(t, uid, n.OwnerReferences[0].UID)
+			assert.Len(t, n.Spec.Drivers, 1)
+			got, err := client.CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, "7", got.Labels["rack.example/id"])
+			assert.JSONEq(t, `{"one":"id-1"}`, got.Annotations[nodeIDAnnotation])
+		}
+		requireWritten("1")
+		replaceNode := func(uid types.UID) {
+			t.Helper()
+			require.NoError(t, client.CoreV1().Nodes().Delete(ctx, "n", metav1.DeleteOptions{}))
+			_, err := client.CoreV1().Nodes().Create(ctx, node(uid), metav1.CreateOptions{})
+			require.NoError(t, err)
+		}
+		replaceNode("2")
+		requireWritten("2")
+		replaceNode("3")
+		require.NoError(t, client.StorageV1().CSINodes().Delete(ctx, "n", metav1.DeleteOptions{}))
+		requireWritten("3")
+
+		down.Store(true)
+		time.Sleep(time.Hour)
+		cancel()
+		require.NoError(t, <-done)
+		assert.Empty(t, log.String(), "there is nothing to write during an outage")
 	})
 }
 

@@ -35,10 +35,15 @@ type token struct {
 	requested time.Time     // last try to renew it
 }
 
-// needsRenewal reports whether the token is old. Its age is measured on the monotonic
-// clock, so that a wall clock that jumps neither keeps a token too long nor renews all.
+// age returns the age of the token by the clock that says more: the monotonic clock stands still
+// while the machine is suspended, and the wall clock may be set back.
+func (t *token) age(now time.Time) time.Duration {
+	return max(now.Sub(t.IssuedAt), now.Round(0).Sub(t.IssuedAt.Round(0)))
+}
+
+// needsRenewal reports whether the token is old.
 func (t *token) needsRenewal(now time.Time) bool {
-	return now.Sub(t.IssuedAt) > min(time.Duration(tokenRenewal*float64(t.Life)), maxTokenAge)
+	return t.age(now) > min(time.Duration(tokenRenewal*float64(t.Life)), maxTokenAge)
 }
 
 // tokens requests the tokens of pods and keeps them until they are due for renewal.
@@ -76,7 +81,8 @@ func newTokens(k *Kube, disk objectDir) *tokens {
 // ServiceAccountToken implements podspec.Projections. The token is bound to the pod, and
 // so to the node. It is renewed after 80 % of its life or 24 hours. While the API server
 // does not answer, the last token is returned, even if it has expired: nothing is gained
-// by a pod that does not start, and the token is renewed when the server is back.
+// by a pod that does not start, and the token is renewed when the server is back. A server that
+// denies another token is believed only after the last one has expired, as by a kubelet.
 func (o *Objects) ServiceAccountToken(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) ([]byte, error) {
 	key := tokenKey{uid: pod.UID, audience: p.Audience}
 	if p.ExpirationSeconds != nil {
@@ -115,12 +121,12 @@ func (t *tokens) get(ctx context.Context, key tokenKey, pod *corev1.Pod) ([]byte
 		slot.current = renewed
 		slot.file.write(renewed, now)
 		return renewed.Token, nil
-	case current == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+	case current == nil, current.age(now) > current.Life && (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)):
 		return nil, err
 	}
 	current.requested = now
 	t.k.cfg.Logger.Warn("service account token not renewed", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err),
-		slog.Duration("age", now.Sub(current.IssuedAt)))
+		slog.Duration("age", current.age(now)))
 	return current.Token, nil
 }
 
@@ -129,7 +135,11 @@ func (t *tokens) load(key tokenKey) *token {
 	if !t.disk.read(key.file(), &stored) || len(stored.Token) == 0 {
 		return nil
 	}
-	stored.IssuedAt = monotonic.Past(stored.IssuedAt, time.Now())
+	now := time.Now()
+	if stored.IssuedAt.After(now) { // the clock was set back: its age is not known
+		stored.IssuedAt = time.Time{}
+	}
+	stored.IssuedAt = monotonic.At(stored.IssuedAt, now)
 	return &stored
 }
 

@@ -23,8 +23,11 @@ const ResourcePIDs corev1.ResourceName = "pid"
 // Config describes the node to pods and to admission. The zero value of a field
 // sets no bound and makes no statement.
 type Config struct {
-	IPs    []string          // status.hostIPs, primary first
-	Labels map[string]string // matched by node selectors and node affinity
+	IPs []string // status.hostIPs, primary first
+	// Addresses returns what is reported as the addresses of the node, for each report. Default: IPs or, without any, those that the
+	// machine has then.
+	Addresses func() ([]corev1.NodeAddress, error)
+	Labels    map[string]string // matched by node selectors and node affinity
 	// Taints of the node, as in the spec of a Node. A pod that does not tolerate one with effect NoExecute is rejected with
 	// reason TaintToleration. Static pods tolerate all of them, as with the kubelet.
 	Taints []corev1.Taint
@@ -145,9 +148,13 @@ func (c Config) EffectivePodsCgroupLimits() corev1.ResourceList {
 // StatusConfig returns the part of the configuration of a Status that the node itself
 // determines: resources, addresses and, from the file system of the machine, node info.
 func (c Config) StatusConfig(nodeName string, machine fs.FS) StatusConfig {
+	addresses := c.Addresses
+	if addresses == nil {
+		addresses = func() ([]corev1.NodeAddress, error) { return Addresses(AddressConfig{NodeName: nodeName, IPs: c.IPs}) }
+	}
 	return StatusConfig{
 		Resources: Resources{Capacity: c.Capacity, Allocatable: c.Allocatable}, MaxPods: c.MaxPods, Info: DetectInfo(machine), Port: c.Port,
-		Addresses: func() ([]corev1.NodeAddress, error) { return Addresses(AddressConfig{NodeName: nodeName, IPs: c.IPs}) },
+		Addresses: addresses,
 	}
 }
 

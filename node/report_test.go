@@ -120,10 +120,13 @@ func TestConfig_StatusConfig(t *testing.T) {
 	cfg := c.StatusConfig("node-a", fstest.MapFS{"etc/machine-id": {Data: []byte("abc\n")}})
 	_, err := cfg.Addresses()
 	require.ErrorContains(t, err, "node address 192.0.2.7", "it is not an address of this machine")
-	cfg.Addresses = nil
+	current := []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.8"}}
+	c.Addresses = func() ([]corev1.NodeAddress, error) { return current, nil }
+	cfg = c.StatusConfig("node-a", fstest.MapFS{"etc/machine-id": {Data: []byte("abc\n")}})
 	st := statusOf(t, cfg)
 	requireResources(t, "cpu=4 pods=7", st.Capacity)
 	requireResources(t, "cpu=3 pods=7", st.Allocatable)
+	assert.Equal(t, current, st.Addresses)
 	assert.Equal(t, "abc", st.NodeInfo.MachineID)
 	assert.Equal(t, int32(10250), st.DaemonEndpoints.KubeletEndpoint.Port)
 }

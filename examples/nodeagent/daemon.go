@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"syscall"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
@@ -34,6 +35,14 @@ const (
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
+
+// asUsageError marks an error of flags and configuration, unless the system reports it: a restart may help then.
+func asUsageError(err error) error {
+	if _, isSystem := errors.AsType[syscall.Errno](err); isSystem {
+		return err
+	}
+	return usageError{err}
+}
 
 func exitCode(err error) int {
 	_, usage := errors.AsType[usageError](err)

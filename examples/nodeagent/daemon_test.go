@@ -29,6 +29,12 @@ func TestExitCode(t *testing.T) {
 	assert.Equal(t, 4, exitCode(fmt.Errorf("owner: %w", agent.ErrOwnerID)))
 }
 
+// A restart helps where the system failed, and not where the flags are wrong.
+func TestAsUsageError(t *testing.T) {
+	assert.Equal(t, exitUsage, exitCode(asUsageError(errors.New("must be positive"))))
+	assert.Equal(t, exitFailed, exitCode(asUsageError(fmt.Errorf("size of the file system: %w", syscall.EIO))))
+}
+
 // The whole daemon as systemd sees it: it is ready, feeds the watchdog, reads its configuration on SIGHUP and stops.
 func TestRun_UnderSystemd(t *testing.T) {
 	dir := t.TempDir()

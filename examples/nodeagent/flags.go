@@ -53,6 +53,7 @@ type flags struct {
 	debug                          debugFlags
 	shutdown                       shutdownFlags
 	daemon                         daemonFlags
+	addresses                      *addresses
 }
 
 const (
@@ -113,6 +114,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 		errs = append(errs, f.config.mistakes, f.config.effective.Validate())
 	}
 	f.debug.remember(fs)
+	f.addresses = newAddresses(f.nodeName, f.nodeIP)
 	return f, errors.Join(errs...)
 }
 
@@ -131,7 +133,7 @@ func (f *flags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.logLinksDir, "log-links-dir", "", "directory of links to container logs for log shippers, such as /var/log/containers. Default: no links")
 	fs.StringVar(&f.statusDir, "status-dir", "", "write each pod with its status as JSON into this directory")
 	fs.StringVar(&f.nodeName, "node-name", host, "name of this node")
-	fs.StringVar(&f.nodeIP, "node-ip", "", "address of this node, reported as hostIP. Default: the first that is not loopback")
+	fs.StringVar(&f.nodeIP, "node-ip", "", "address of this node, reported as hostIP. Default: the first that is not loopback; in a cluster, as a kubelet finds it, again for each report of the node")
 	fs.StringVar(&f.nodeLabels, "node-labels", "", "key=value,… that node selectors match")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.cgroupDriver, "cgroup-driver", "", "cgroupfs or systemd, as for the runtime. Default: what the runtime reports, else systemd where it owns the cgroups, else cgroupfs")

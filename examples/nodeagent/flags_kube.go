@@ -60,7 +60,7 @@ type lateAccounts struct {
 }
 
 // cluster returns the connection to the cluster; nil without -kubeconfig. It blocks until
-// a requested client certificate is signed.
+// the first client certificate is signed, if that has to be requested.
 func (f *flags) cluster(ctx context.Context, plugins pluginDirs, accounts *lateAccounts, log *slog.Logger) (*cluster, error) {
 	if f.kube.kubeconfig == "" {
 		return nil, nil //nolint:nilnil // no cluster
@@ -118,17 +118,7 @@ func (f *flags) cluster(ctx context.Context, plugins pluginDirs, accounts *lateA
 
 // requestServingCertificate has the cluster sign the certificate of the server.
 func (c *cluster) requestServingCertificate(f *flags) error {
-	ip, err := f.ip()
-	if err != nil {
-		return err
-	}
-	ips, hostnames := []string{ip}, []string{}
-	if net.ParseIP(f.nodeName) == nil {
-		hostnames = append(hostnames, f.nodeName)
-	}
-	serving, err := c.kube.ServingCertificate(kube.ServingCertificateConfig{
-		Dir: f.certDir(), Addresses: func() ([]string, []string) { return ips, hostnames },
-	})
+	serving, err := c.kube.ServingCertificate(kube.ServingCertificateConfig{Dir: f.certDir(), Addresses: f.addresses.names})
 	if err != nil {
 		return err
 	}
@@ -170,6 +160,11 @@ func (f *flags) certDir() string { return cmp.Or(f.kube.certDir, filepath.Join(f
 func (f *flags) clientConfig(ctx context.Context, log *slog.Logger) (*rest.Config, []agent.Option, error) {
 	if f.kube.bootstrap == "" {
 		cfg, err := kube.LoadKubeconfig(f.kube.kubeconfig)
+		if err == nil {
+			if invalid := kube.CheckClientCertificate(cfg, time.Now()); invalid != nil {
+				log.Warn("client certificate not valid", slog.Any("err", invalid))
+			}
+		}
 		return cfg, nil, err
 	}
 	cert, err := kube.NewClientCertificate(kube.ClientCertificateConfig{

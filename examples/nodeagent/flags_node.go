@@ -66,9 +66,21 @@ func (f *flags) capacity() (corev1.ResourceList, error) {
 }
 
 // describe adds to the configuration of a node what flags alone have.
-func (f *flags) describe(n node.Config, ip string) node.Config {
-	n.IPs, n.Labels, n.Port, n.LogLinksDir = []string{ip}, f.labels(), serverPort(f.serverAddr()), f.logLinksDir
-	return n
+func (f *flags) describe(n node.Config, log *slog.Logger) (node.Config, error) {
+	n.Labels, n.Port, n.LogLinksDir = f.labels(), serverPort(f.serverAddr()), f.logLinksDir
+	if f.kube.kubeconfig != "" {
+		if _, err := f.addresses.detect(); err != nil { // the network may come later
+			log.Warn("node address not found", slog.Any("err", err))
+		}
+		n.IPs, n.Addresses = f.addresses.current(), f.addresses.detect
+		return n, nil
+	}
+	ip, err := f.nodeIP, error(nil)
+	if ip == "" {
+		ip, err = machineIP()
+	}
+	n.IPs = []string{ip}
+	return n, err
 }
 
 // LogValue implements slog.LogValuer.

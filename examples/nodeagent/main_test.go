@@ -107,6 +107,7 @@ func TestBadInput(t *testing.T) {
 		{"root dir cannot be made", []string{"-manifests", manifests, "-listen", "", "-root-dir", "/proc/nowhere"}, 1, "/proc/nowhere"},
 		{"bad cgroup driver", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "openrc"}, 64, `"openrc" must be cgroupfs or systemd`},
 		{"a cgroup root that systemd cannot have", []string{"-manifests", manifests, "-root-dir", dir, "-listen", "", "-cgroup-driver", "systemd", "-cgroup-root", "/lab"}, 64, `cgroup parent "/lab" is not a systemd slice path`},
+		{"a file that may come later", []string{"-manifests", manifests, "-root-dir", dir, "-image-credential-provider-config", "/none", "-image-credential-provider-bin-dir", "/none"}, 1, "/none"},
 		{"bad node name", []string{"-manifests", manifests, "-root-dir", dir, "-node-name", "no/name"}, 64, "no/name"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

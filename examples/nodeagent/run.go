@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent"
-	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/status"
@@ -32,7 +30,7 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	plugins, accounts := pluginDirs{}, &lateAccounts{}
 	opts, err := options(&f, log, api, plugins, accounts)
 	if err != nil {
-		return usageError{err}
+		return asUsageError(err)
 	}
 	cluster, err := f.cluster(ctx, plugins, accounts, log)
 	if err != nil {
@@ -64,7 +62,7 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	a, err := agent.New(append(opts, agent.WithHooks(m.hooks()),
 		agent.WithRunner("socket", func(*agent.Components) (agent.Runner, error) { return socket, nil }))...)
 	if err != nil {
-		return usageError{err}
+		return asUsageError(err)
 	}
 	if api != nil {
 		api.agent = a
@@ -124,10 +122,6 @@ func together(ctx context.Context, first, second func(context.Context) error) er
 
 // options converts flags to options of the agent.
 func options(f *flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accounts *lateAccounts) ([]agent.Option, error) {
-	ip, err := f.ip()
-	if err != nil {
-		return nil, err
-	}
 	capacity, err := f.capacity()
 	if err != nil {
 		return nil, err
@@ -147,13 +141,17 @@ func options(f *flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accou
 	if err != nil {
 		return nil, err
 	}
+	described, err := f.describe(s.Node, log)
+	if err != nil {
+		return nil, err
+	}
 	opts := []agent.Option{
 		agent.WithRootDir(f.rootDir),
 		agent.WithLogger(log),
 		agent.WithConfig(s.PodWorkers),
 		agent.WithConfig(s.PodSync),
 		agent.WithConfig(s.CRI),
-		agent.WithNode(f.describe(s.Node, ip)),
+		agent.WithNode(described),
 	}
 	opts = append(opts, shutdown...)
 	opts = append(opts, f.oomOptions(log)...)
@@ -204,30 +202,6 @@ func options(f *flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accou
 		opts = append(opts, agent.WithStatusSink(sink))
 	}
 	return opts, nil
-}
-
-// ip returns -node-ip, or the first address of the node that is not loopback.
-func (f *flags) ip() (string, error) {
-	if f.nodeIP != "" {
-		return f.nodeIP, nil
-	}
-	if f.kube.kubeconfig != "" {
-		addrs, err := node.Addresses(node.AddressConfig{NodeName: f.nodeName})
-		if err != nil {
-			return "", fmt.Errorf("%w with -node-ip", err)
-		}
-		return addrs[0].Address, nil
-	}
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return "", fmt.Errorf("find the address of this node: %w; give -node-ip", err)
-	}
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
-			return n.IP.String(), nil
-		}
-	}
-	return "127.0.0.1", nil
 }
 
 // object returns the subject of an event: a pod by namespace and name, others by their kind.

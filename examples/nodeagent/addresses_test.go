@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
+)
+
+// A node of a cluster boots without a network. Later it has an address, and then another one.
+func TestAddresses_FollowTheMachine(t *testing.T) {
+	dir := t.TempDir()
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	require.NoError(t, os.WriteFile(kubeconfig, []byte(`
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`), 0o600))
+	f, err := parse([]string{"-kubeconfig", kubeconfig, "-node-name", "n", "-root-dir", dir, "-pod-logs-dir", dir}, io.Discard)
+	require.NoError(t, err)
+	lease := ""
+	f.addresses.cfg.LookupIP = func(string) ([]net.IP, error) { return nil, errors.New("no DNS") }
+	f.addresses.cfg.DefaultIP = func(net.IP) (net.IP, error) {
+		if lease == "" {
+			return nil, errors.New("no default routes found")
+		}
+		return net.ParseIP(lease), nil
+	}
+	var text strings.Builder
+	log, plugins, accounts := slog.New(slog.NewTextHandler(&text, nil)), pluginDirs{}, &lateAccounts{}
+	opts, err := options(&f, log, nil, plugins, accounts)
+	require.NoError(t, err)
+	assert.Contains(t, text.String(), "node address not found")
+	c, err := f.cluster(t.Context(), plugins, accounts, log)
+	require.NoError(t, err)
+	require.NotNil(t, c.serving)
+	_, err = agent.New(append(opts, c.opts...)...)
+	require.NoError(t, err)
+
+	described, err := f.describe(node.Config{}, log)
+	require.NoError(t, err)
+	report := func() string {
+		addrs, _ := described.StatusConfig("n", fstest.MapFS{}).Addresses() // says that there are none
+		ips, hostnames := f.addresses.names()
+		return fmt.Sprint(addrs, ips, hostnames)
+	}
+	assert.Equal(t, "[] [] []", report(), "no certificate is requested yet")
+	lease = "10.0.0.5"
+	assert.Equal(t, "[{InternalIP 10.0.0.5} {Hostname n}] [10.0.0.5] [n]", report())
+	lease = "10.0.0.6"
+	assert.Equal(t, "[{InternalIP 10.0.0.6} {Hostname n}] [10.0.0.6] [n]", report())
+	lease = ""
+	assert.Equal(t, "[] [10.0.0.6] [n]", report(), "the Node and the certificate keep those that they have")
+}
+
+func TestAddresses_Given(t *testing.T) {
+	for name, tc := range map[string]struct {
+		nodeName, nodeIP string
+		ips, hostnames   []string
+	}{
+		"none":                             {"n", "", nil, nil},
+		"an address, also before it is up": {"n", "192.0.2.1", []string{"192.0.2.1"}, []string{"n"}},
+		"a family only":                    {"n", "::", nil, nil},
+		"the node is named for it":         {"192.0.2.1", "192.0.2.1", []string{"192.0.2.1"}, nil},
+	} {
+		ips, hostnames := newAddresses(tc.nodeName, tc.nodeIP).names()
+		assert.Equal(t, tc.ips, ips, name)
+		assert.Equal(t, tc.hostnames, hostnames, name)
+	}
+}
