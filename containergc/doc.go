@@ -9,6 +9,8 @@
 //   - Everything of a deleted pod is removed, within a second of RequestCollection.
 //   - Removals are paced, so that the runtime can start containers meanwhile. Deleted
 //     pods come first, and Reclaim does not wait for a paced collection.
+//   - What cannot be removed is tried again with a back-off, from one Period up to 15
+//     minutes, also when its pod is not known any more. Collect and Reclaim do not wait.
 //
 // Decisions are made by Plan, a pure function, and PodStates. Collector executes them:
 //

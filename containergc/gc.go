@@ -107,6 +107,7 @@ type Collector struct {
 	diskPressure atomic.Int32 // calls of Reclaim that wait or run
 	listTime     atomic.Int64 // how long the last list of all pods took, its plan, and the cleanup of logs; nanoseconds
 	logs         readLogs     // owned by the goroutine that collects
+	backOffs     backOffs     // likewise
 }
 
 const (
@@ -294,6 +295,7 @@ func (c *Collector) runPass(ctx context.Context, r *pass) error {
 	}
 	urgently := r.mode == modeUrgent
 	plan := Plan(pods, c.cfg.PodState, c.cfg.Policy, urgently, time.Now())
+	c.backOffs = c.backOffs.of(plan)
 	listTook := time.Since(startTime)
 	c.listTime.Store(int64(listTook))
 	r.next, err = c.execute(ctx, plan, r)
@@ -315,6 +317,10 @@ func (c *Collector) execute(ctx context.Context, plan []Removal, r *pass) (next,
 		if r.tried[x.id()] {
 			continue
 		}
+		if r.mode == modePaced && c.backOffs.isRunning(x.id(), time.Now()) {
+			r.skip(x)
+			continue
+		}
 		if time.Since(listedAt) >= relistAfter {
 			return passRelist, errors.Join(errs...)
 		}
@@ -331,6 +337,9 @@ func (c *Collector) execute(ctx context.Context, plan []Removal, r *pass) (next,
 		}
 		err := c.remove(ctx, x)
 		r.note(x, err)
+		if ctx.Err() == nil {
+			c.backOffs.note(x.id(), err, c.cfg.Period, time.Now())
+		}
 		errs = append(errs, err)
 	}
 	return passDone, errors.Join(errs...)
@@ -343,13 +352,20 @@ func (r *Removal) id() string {
 	return r.Sandbox.ID
 }
 
+// skip leaves something for a later collection.
+func (r *pass) skip(x Removal) {
+	r.tried[x.id()] = true
+	if x.Container != nil {
+		r.tried[x.Container.SandboxID] = true // its removal would remove the container
+	}
+}
+
 // note records the result of a removal.
 func (r *pass) note(x Removal, err error) {
 	r.tried[x.id()] = true
 	switch {
-	case err != nil && x.Container != nil:
-		r.tried[x.Container.SandboxID] = true // its removal would remove the container
 	case err != nil:
+		r.skip(x)
 	case x.Container != nil:
 		r.result.Containers++
 	default:
@@ -373,29 +389,4 @@ func (c *Collector) shouldYield(m mode, startTime time.Time) (stop bool, then ne
 	default:
 		return false, passDone
 	}
-}
-
-// remove executes one removal. The log of a container is removed first: if this process
-// ended in between, no container would refer to the log.
-func (c *Collector) remove(ctx context.Context, r Removal) error {
-	startTime := time.Now()
-	var err error
-	if r.Container != nil {
-		err = errors.Join(c.removeLog(r.Pod, r.Container),
-			wrap("remove container "+r.Container.ID, c.cfg.Containers.RemoveContainer(ctx, r.Container.ID)))
-	} else {
-		err = wrap("remove sandbox "+r.Sandbox.ID, c.cfg.Containers.RemoveSandbox(ctx, r.Sandbox.ID))
-	}
-	if c.cfg.Hooks.Removed != nil {
-		c.cfg.Hooks.Removed(r, time.Since(startTime), err)
-	}
-	return err
-}
-
-// wrap adds what was attempted to err. ErrNotFound counts as success.
-func wrap(operation string, err error) error {
-	if err == nil || errors.Is(err, runtime.ErrNotFound) {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", operation, err)
 }

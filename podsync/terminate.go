@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -100,10 +101,15 @@ func (s *Syncer) removeAll(ctx context.Context, pod *corev1.Pod, final runtime.P
 // release continues after a failure, so that a mount that is busy does not keep a
 // cgroup, and joins the errors. The directory of the pod is removed last, and only if
 // nothing is mounted in it.
+//
+// What the runtime cannot remove of a pod that does not run is left to garbage collection:
+// that may stay so, and the pod and the next static pod of its name must not wait for it.
 func (s *Syncer) release(ctx context.Context, pod *corev1.Pod, final runtime.Pod, deleted bool) error {
 	var errs []error
 	if deleted {
-		if err := s.cfg.Runtime.Remove(ctx, final); err != nil {
+		if err := s.cfg.Runtime.Remove(ctx, final); mayBeLeft(err) {
+			s.reportLeft(ctx, pod, err)
+		} else if err != nil {
 			errs = append(errs, fmt.Errorf("remove containers: %w", err))
 		}
 	}
@@ -112,6 +118,25 @@ func (s *Syncer) release(ctx context.Context, pod *corev1.Pod, final runtime.Pod
 		return err
 	}
 	return s.removeDirs(ctx, pod, final, deleted)
+}
+
+// mayBeLeft reports whether an error of Runtime.Remove says that nothing of the pod runs, and
+// that the runtime's answer is that it cannot remove something. Such an error has a method
+// MayBeLeft, as that of a cri.Client. All others are retried.
+func mayBeLeft(err error) bool {
+	unremoved, ok := errors.AsType[interface {
+		error
+		MayBeLeft() bool
+	}](err)
+	return ok && unremoved.MayBeLeft()
+}
+
+// reportLeft emits the event of a sandbox that is left behind: see RT-22.
+func (s *Syncer) reportLeft(ctx context.Context, pod *corev1.Pod, err error) {
+	err = fmt.Errorf("left to garbage collection: remove containers: %w", err)
+	if s.emitOnce(ctx, pod, s.state(pod.UID), reasonKill, err) {
+		s.cfg.Logger.Warn("exited containers left to garbage collection", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
+	}
 }
 
 // releaseResources releases what can be found by the UID of the pod alone.

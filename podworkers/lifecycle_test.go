@@ -66,6 +66,30 @@ func TestWorkers_StaticPodWaitsForOrphan(t *testing.T) {
 	})
 }
 
+// PW-9: no pod waits for an orphan of which nothing runs: its removal may never succeed.
+func TestWorkers_StaticPodDoesNotWaitForStoppedOrphan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSyncer{isRunning: func(types.UID) bool { return false }}
+		f.do = func(_ context.Context, call string, _ types.UID) (runtime.SyncResult, error) {
+			if call == "terminate" {
+				return runtime.SyncResult{}, errors.New("no answer")
+			}
+			return runtime.SyncResult{}, nil
+		}
+		w := runWorkers(t, f)
+		w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: "old", Namespace: "ns", Name: "web", Sandboxes: []runtime.Sandbox{{Source: "file"}}}})
+		w.Update(create(newTestPod("v1", static("web"))))
+		w.Update(create(newTestPod("v2", static("web"))))
+		synctest.Wait()
+		assert.ElementsMatch(t, []string{"0s terminate web grace=30s deleted", "0s sync web"}, f.take())
+		w.RequestKill("v1", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}})
+		w.RequestKill("old", podworkers.KillOptions{Termination: runtime.Termination{Deleted: true}})
+		synctest.Wait()
+		st, _ := w.State("v2")
+		assert.True(t, st.WaitingToStart, "others are still waited for")
+	})
+}
+
 // PW-10: a UID that is recreated during termination is added again after it has
 // finished.
 func TestWorkers_RecreatedUIDIsSyncedAfterFinish(t *testing.T) {

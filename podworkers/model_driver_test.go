@@ -115,13 +115,14 @@ func (x *modelDriver) orphan(uid types.UID) {
 		observed.Name, sandbox.Source = "web", "file"
 	}
 	observed.Sandboxes = []runtime.Sandbox{sandbox}
-	x.record("orphan %s %v", uid, grace)
+	stopped := x.rnd.IntN(3) == 0
+	x.record("orphan %s %v stopped=%v", uid, grace, stopped)
 	if x.live[uid] == nil && observed.ObservedAt.After(x.tombstones[uid]) {
 		s := x.history(uid)
-		s.orphan = true
+		s.orphan, s.static = true, s.static && !stopped
 		s.add(x.h, entry{at: x.sub.now(), kind: "orphan", pod: podFacts{own: grace, deletion: -1}})
 	}
-	x.sub.update(Update{Orphan: observed}, false)
+	x.sub.update(Update{Orphan: observed}, stopped)
 }
 
 func (x *modelDriver) kill(uid types.UID) {

@@ -41,7 +41,7 @@ func (p podFacts) grace() time.Duration {
 // podHistory is the history of one UID from its first request until it is forgotten.
 type podHistory struct {
 	uid           types.UID
-	static        bool
+	static        bool // waits for others of its full name, and they for it
 	orphan        bool
 	wasTerminated bool // in a terminal phase and stopped when added
 	hasTombstone  time.Time

@@ -22,7 +22,8 @@ func (w *Workers) Update(u Update) {
 		w.failKill(u.Kill, fmt.Errorf("update has neither Pod nor Orphan: %w", runtime.ErrInvalid))
 		return
 	}
-	stopped := u.Pod != nil && podspec.IsTerminalPhase(u.Pod.Status.Phase) && !w.isRunning(uid)
+	mayBeStopped := u.Orphan != nil || podspec.IsTerminalPhase(u.Pod.Status.Phase)
+	stopped := mayBeStopped && !w.isRunning(uid)
 	w.handleUpdate(uid, u.Kill, func() []effect { return w.tracker.update(u, stopped, time.Now()) })
 }
 

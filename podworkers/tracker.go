@@ -42,20 +42,20 @@ func newTracker(p policy) *tracker {
 	}
 }
 
-// update records an Update. The flag stopped states that the pod has no sandbox and
-// no container in the runtime, so that a pod in a terminal phase need not be
-// terminated.
+// update records an Update. The flag stopped states that nothing of the pod runs, so
+// that a pod in a terminal phase need not be terminated, and no static pod has to wait
+// for an orphan.
 func (t *tracker) update(u Update, stopped bool, now time.Time) []effect {
 	if u.StartTime.IsZero() {
 		u.StartTime = now
 	}
 	s := t.pods[u.uid()]
 	if u.Orphan != nil {
-		return t.updateOrphan(s, u, now)
+		return t.updateOrphan(s, u, stopped, now)
 	}
 	added := s == nil
 	if added {
-		s = t.add(u.Pod)
+		s = t.add(u.Pod, podspec.IsStatic(u.Pod))
 	}
 	var effects []effect
 	if added && stopped && podspec.IsTerminalPhase(u.Pod.Status.Phase) {
@@ -93,13 +93,15 @@ func (t *tracker) skipQueue(s *podState) {
 }
 
 // updateOrphan adds an orphan in phase Terminating. A known pod is not an orphan,
-// and neither is one that was observed before it was forgotten.
-func (t *tracker) updateOrphan(s *podState, u Update, now time.Time) []effect {
+// and neither is one that was observed before it was forgotten. No pod waits for one of
+// which nothing runs, because its removal may never succeed.
+func (t *tracker) updateOrphan(s *podState, u Update, stopped bool, now time.Time) []effect {
 	forgottenAt, forgotten := t.tombstones[u.Orphan.UID]
 	if s != nil || forgotten && !u.Orphan.ObservedAt.After(forgottenAt) {
 		return nil
 	}
-	s = t.add(orphanPod(u.Orphan))
+	pod := orphanPod(u.Orphan)
+	s = t.add(pod, !stopped && podspec.IsStatic(pod))
 	e := effect{uid: s.uid}
 	s.orphan, s.cause = true, Orphaned
 	s.moveTo(Terminating, &e)
@@ -138,8 +140,8 @@ func orphanPod(observed *runtime.Pod) *corev1.Pod {
 }
 
 // add adds a pod. A static pod joins the queue of its full name.
-func (t *tracker) add(pod *corev1.Pod) *podState {
-	s := &podState{uid: pod.UID, fullName: podspec.FullName(pod), pod: pod, static: podspec.IsStatic(pod)}
+func (t *tracker) add(pod *corev1.Pod, static bool) *podState {
+	s := &podState{uid: pod.UID, fullName: podspec.FullName(pod), pod: pod, static: static}
 	if forgottenAt, forgotten := t.tombstones[s.uid]; forgotten {
 		// On a coarse clock an inspection can have the time at which the containers
 		// of the forgotten pod were removed.

@@ -37,7 +37,8 @@ type Inspector interface {
 	GetNewerThan(ctx context.Context, uid types.UID, at time.Time) (runtime.Pod, error)
 	// IsRunning reports, from memory, whether the pod has a running container or a
 	// ready sandbox, or may have. A pod that is first seen in a terminal phase and is
-	// not running is marked finished without a call of the Syncer. It must not block.
+	// not running is marked finished without a call of the Syncer. No static pod waits for an
+	// orphan that is not running. It must not block.
 	IsRunning(uid types.UID) bool
 }
 

@@ -120,6 +120,7 @@ func (h *Housekeeper) collectCleanup(c *cleanup) (recreated []types.UID) {
 	desired := h.cfg.PodManager.unreserveUID(c.uid)
 	if _, known := h.cfg.Workers.State(c.uid); known && (ok || desired) {
 		desired = h.cfg.Workers.ForgetFinished(c.uid, false) || desired
+		h.handled[c.uid] = time.Now() // the next pass drops it if it is not in the runtime
 	}
 	if desired {
 		recreated = append(recreated, c.uid)

@@ -2,6 +2,7 @@ package syncloop
 
 import (
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -17,6 +18,7 @@ type snapshot struct {
 	mayBeDesired map[types.UID]struct{} // pods of the runtime that a source may still deliver
 	allSynced    bool                   // all sources have synced
 	desired      map[types.UID]struct{}
+	handled      map[types.UID]time.Time // see handledOrphans
 }
 
 // storeUIDs are the pods of one PodStore.
@@ -48,7 +50,7 @@ func (s *snapshot) plan() cleanupPlan {
 		}
 		_, mayBeDesired := s.mayBeDesired[p.UID]
 		fromSource := p.Source() != "" || p.Object != nil && s.allSynced
-		if !mayBeDesired && !s.isDesiredOrKnown(p.UID) && fromSource {
+		if !mayBeDesired && !s.isDesiredOrKnown(p.UID) && fromSource && !s.isLeft(p) {
 			c.orphans = append(c.orphans, *p)
 		}
 	}
@@ -79,11 +81,43 @@ func (s *snapshot) runtimeUIDs() map[types.UID]struct{} {
 		uids[uid] = struct{}{}
 	}
 	for i := range s.runtime {
-		if p := &s.runtime[i]; !p.IsEmpty() {
+		if p := &s.runtime[i]; !p.IsEmpty() && !s.isLeft(p) {
 			uids[p.UID] = struct{}{}
 		}
 	}
 	return uids
+}
+
+// orphanRetryPeriod is the time between attempts of the workers to remove an orphan of which
+// nothing runs. Garbage collection tries it meanwhile.
+const orphanRetryPeriod = 10 * time.Minute
+
+// handledOrphans returns those of handled that are still in the runtime, are not desired and
+// had a worker within orphanRetryPeriod. It never returns nil.
+func (s *snapshot) handledOrphans(handled map[types.UID]time.Time, now time.Time) map[types.UID]time.Time {
+	orphans := map[types.UID]time.Time{}
+	for i := range s.runtime {
+		p := &s.runtime[i]
+		at, ok := handled[p.UID]
+		if _, desired := s.desired[p.UID]; ok && !desired && !p.IsEmpty() && now.Sub(at) < orphanRetryPeriod {
+			orphans[p.UID] = at
+		}
+	}
+	return orphans
+}
+
+// isLeft reports whether the pod is left to garbage collection for now: a worker has tried to
+// remove it, the runtime cannot, and nothing of it runs.
+func (s *snapshot) isLeft(p *runtime.Pod) bool {
+	_, handled := s.handled[p.UID]
+	return handled && !mayRun(p)
+}
+
+// mayRun reports whether a worker has something to terminate of a pod. Objects are removed by
+// workers only.
+func mayRun(p *runtime.Pod) bool {
+	isReady := func(s runtime.Sandbox) bool { return s.State == runtime.SandboxReady }
+	return p.Object != nil || p.CouldHaveRunningContainers() || slices.ContainsFunc(p.Sandboxes, isReady)
 }
 
 // isDesiredOrKnown reports whether a source contains the pod or a worker handles it.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -158,6 +160,50 @@ func TestHousekeeper_CleanupFinished(t *testing.T) {
 		"drop orphan", // its worker is forgotten already
 		"drop stuck",
 	}, h.w.take())
+}
+
+// SL-6: a worker rarely tries to remove what is left of a pod that does not run. Meanwhile it
+// is left to garbage collection, and housekeeping settles.
+func TestHousekeeper_LeavesStoppedOrphans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHousekeeperEnv(t)
+		h.observed, h.stored["o"] = []runtime.Pod{runtimePod("o", "file")}, nil
+		_, settled := h.CleanupPods(t.Context())
+		assert.Equal(t, []string{"orphan o"}, h.w.take())
+		assert.False(t, settled)
+
+		h.CleanupPods(t.Context())
+		assert.Equal(t, []string{"drop o"}, h.w.take(), "other resources are removed")
+		for range 3 {
+			_, settled = h.CleanupPods(t.Context())
+			assert.Empty(t, h.w.take())
+			assert.True(t, settled)
+		}
+		time.Sleep(orphanRetryPeriod)
+		h.CleanupPods(t.Context())
+		assert.Equal(t, []string{"orphan o"}, h.w.take(), "another attempt")
+		h.CleanupPods(t.Context())
+		assert.Empty(t, h.w.take())
+		h.observed[0].Sandboxes[0].State = runtime.SandboxReady
+		h.CleanupPods(t.Context())
+		assert.Equal(t, []string{"orphan o"}, h.w.take(), "it runs")
+		h.observed = nil
+		h.CleanupPods(t.Context())
+		assert.Empty(t, h.handled)
+	})
+}
+
+// A deleted pod of which the runtime could not remove everything is no orphan.
+func TestHousekeeper_LeavesDeletedPods(t *testing.T) {
+	h := newHousekeeperEnv(t)
+	h.observed = []runtime.Pod{runtimePod("o", "file")}
+	h.w.states["o"] = podworkers.State{Phase: podworkers.Finished, Idle: true}
+	h.CleanupFinished(t.Context(), []types.UID{"o"})
+	assert.Equal(t, []string{"drop o", "settle o false"}, h.w.take())
+	delete(h.w.states, "o")
+	_, settled := h.CleanupPods(t.Context())
+	assert.Empty(t, h.w.take())
+	assert.True(t, settled)
 }
 
 // SL-6: a pass with a failure is followed by another.

@@ -69,7 +69,8 @@ type HousekeeperConfig struct {
 	Hooks  HousekeeperHooks
 }
 
-// HousekeeperHooks are called when orphans are found and removed. Any may be nil.
+// HousekeeperHooks are called when orphans are found and removed, OrphanFound also from the
+// goroutine of the loop. Any may be nil.
 type HousekeeperHooks struct {
 	OrphanFound  func(pod runtime.Pod)
 	StoreCleaned func(store string, uid types.UID, err error)
@@ -126,7 +127,8 @@ type Housekeeper struct {
 	cfg        HousekeeperConfig
 	lastErrors map[errorKey]string // each error is logged once
 	cleanups   map[types.UID]*cleanup
-	wg         sync.WaitGroup // of cleanups
+	handled    map[types.UID]time.Time // when a worker had a pod that is in the runtime and not desired
+	wg         sync.WaitGroup          // of cleanups
 }
 
 // errorKey identifies a failure: of reading a store if uid is empty, and of the cleanup
@@ -136,12 +138,15 @@ type errorKey struct {
 	uid   types.UID
 }
 
-// NewHousekeeper returns a Housekeeper.
+// NewHousekeeper returns a Housekeeper. From then on its PodManager asks it for pods that a
+// previous process has left, before it starts static pods of the same name.
 func NewHousekeeper(cfg HousekeeperConfig) (*Housekeeper, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	return &Housekeeper{cfg: cfg, lastErrors: map[errorKey]string{}, cleanups: map[types.UID]*cleanup{}}, nil
+	h := &Housekeeper{cfg: cfg, lastErrors: map[errorKey]string{}, cleanups: map[types.UID]*cleanup{}, handled: map[types.UID]time.Time{}}
+	cfg.PodManager.terminatePredecessors = h.terminatePredecessors
+	return h, nil
 }
 
 // CleanupPods is one pass over all pods. It returns the pods that were desired again
@@ -188,6 +193,8 @@ func (h *Housekeeper) takeSnapshot() *snapshot {
 		s.desired[pod.UID] = struct{}{}
 	}
 	s.desired = h.cfg.PodManager.AddDesiredUIDs(s.desired)
+	h.handled = s.handledOrphans(h.handled, time.Now())
+	s.handled = h.handled
 	return s
 }
 
@@ -247,11 +254,8 @@ func (h *Housekeeper) stores() []*PodStore {
 func (h *Housekeeper) execute(ctx context.Context, plan cleanupPlan) (recreated []types.UID) {
 	for i := range plan.orphans {
 		p := &plan.orphans[i]
-		h.cfg.Logger.Info("terminating orphaned pod", logattr.PodName(p.Namespace, p.Name), logattr.PodUID(p.UID), slog.String("source", p.Source()))
-		if f := h.cfg.Hooks.OrphanFound; f != nil {
-			f(*p)
-		}
-		h.cfg.Workers.Update(podworkers.Update{Orphan: p})
+		h.handled[p.UID] = time.Now()
+		h.terminateOrphan(p)
 	}
 	startTime := time.Now()
 	uids, stores := h.storesByPod(plan.orphanedResources)
@@ -263,6 +267,14 @@ func (h *Housekeeper) execute(ctx context.Context, plan cleanupPlan) (recreated 
 		recreated = append(recreated, pods...)
 	}
 	return recreated
+}
+
+func (h *Housekeeper) terminateOrphan(p *runtime.Pod) {
+	h.cfg.Logger.Info("terminating orphaned pod", logattr.PodName(p.Namespace, p.Name), logattr.PodUID(p.UID), slog.String("source", p.Source()))
+	if f := h.cfg.Hooks.OrphanFound; f != nil {
+		f(*p)
+	}
+	h.cfg.Workers.Update(podworkers.Update{Orphan: p})
 }
 
 // storesByPod returns the pods with resources to remove, and the stores that have them.

@@ -169,6 +169,8 @@ type desiredPod struct {
 // the other methods from one at a time.
 type PodManager struct {
 	cfg PodManagerConfig
+	// terminatePredecessors is that of the Housekeeper; nil: there is none.
+	terminatePredecessors func(added []*corev1.Pod)
 
 	// activePods are the other pods for admission. Some may have finished since: they
 	// are removed before a pod is rejected because of them.
@@ -210,6 +212,9 @@ func (p *PodManager) HandlePodChange(c podsource.Change) {
 	p.loadExpected()
 	if c.Op == podsource.Add {
 		pods = p.inOrder(pods)
+		if p.terminatePredecessors != nil {
+			p.terminatePredecessors(pods)
+		}
 	}
 	now := time.Now()
 	p.pruneRemoved(now)

@@ -174,6 +174,17 @@ func TestScenarios(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}, []string{"2s terminate old grace=30s", "7s drop old", "7s sync new: start", "7s sync new: runs"}},
 
+		{"a manifest was edited while no agent ran", func(t *testing.T, m *fakeNode) { // SR-3, PW-9
+			m.ends = 7 * time.Second
+			x := start(t, m)
+			x.change(podsource.Add, pod("v1", "web"))
+			synctest.Wait()
+			x.stop()
+			y := start(t, m)
+			y.change(podsource.Add, pod("v2", "web"))
+			time.Sleep(10 * time.Second)
+		}, []string{"0s sync v1: start", "0s sync v1: runs", "0s terminate v1 grace=30s", "7s drop v1", "7s sync v2: start", "7s sync v2: runs"}},
+
 		{"the runtime is not ready for a minute", func(t *testing.T, m *fakeNode) { // SL-2
 			x := start(t, m)
 			x.change(podsource.Add, a)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"sync"
 
-	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -163,8 +162,7 @@ func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
 // it, and the runtime's answer is that it cannot clean up. That may stay so: after a loss of power, containerd may lack what it
 // needs to release the network of a pod, and the pod would never run again.
 func (t *applyRun) leaves(id string, err error) bool {
-	e, ok := errors.AsType[*Error](err)
-	if !ok || e.kind != nil || e.cause != nil || e.status.Code() == codes.ResourceExhausted || len(t.failures) > 0 {
+	if !isRefusal(err) || len(t.failures) > 0 {
 		return false
 	}
 	known := t.c.facts.of(t.pod.UID)

@@ -186,6 +186,7 @@ type Client struct {
 	starts  *limiter
 	puller  *images.Puller
 	hooked  completedPreStops
+	stopped stoppedSandboxes
 
 	features atomic.Pointer[translate.Features] // nil before the first Status
 

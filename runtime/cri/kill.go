@@ -22,6 +22,8 @@ import (
 // Kill stops every observed container of the pod, in the stages of
 // runtime.PlanTermination, then its sandboxes. It blocks until they have stopped. pod may
 // be a stub that has only a name and UID, for a pod that is known from the runtime only.
+// Sandboxes that have ended by themselves are stopped too, so that the runtime gives back
+// their addresses; if it cannot, that is no error.
 //
 // Kill may be called again with a shorter grace period after the context of an earlier
 // call was cancelled. A preStop hook that has completed does not run again.
@@ -40,12 +42,26 @@ func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	var wg sync.WaitGroup
 	errs := make([]error, len(observed.Sandboxes))
 	for i, s := range observed.Sandboxes {
-		if s.State == runtime.SandboxReady {
+		switch {
+		case s.State == runtime.SandboxReady:
 			wg.Go(func() { errs[i] = c.killSandbox(ctx, pod, s.ID, terminationReason(e)) })
+		case !c.stopped.has(s.ID):
+			wg.Go(func() { errs[i] = c.killEndedSandbox(ctx, pod, s.ID, terminationReason(e)) })
 		}
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// killEndedSandbox stops a sandbox in which nothing runs. That the runtime cannot is only
+// logged: it does not keep the pod from ending.
+func (c *Client) killEndedSandbox(ctx context.Context, pod *corev1.Pod, id, reason string) error {
+	err := c.killSandbox(ctx, pod, id, reason)
+	if !isRefusal(err) {
+		return err
+	}
+	c.logPod(slog.LevelWarn, pod, "ended sandbox not stopped", sandboxID(id), logattr.Err(err))
+	return nil
 }
 
 // killSandbox stops a sandbox of the pod and whatever still runs in it.

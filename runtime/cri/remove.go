@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -36,21 +40,40 @@ func (c *Client) removeSettled(ctx context.Context, id string) error {
 	}
 }
 
-// RemoveSandbox removes one stopped sandbox and the dead containers in it. One
-// that is not there is no error, one of another owner is runtime.ErrNotOwner.
+// RemoveSandbox removes one sandbox that has ended, and the dead containers in it. It
+// stops the sandbox first if this Client has not: only then does the runtime give back
+// what the sandbox has used, such as its addresses. A sandbox that the runtime cannot stop
+// is removed nevertheless. One that is not there is no error, one of another owner is
+// runtime.ErrNotOwner.
 func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
 	if err := c.mayChangeSandbox(ctx, id); err != nil {
 		return fmt.Errorf("remove sandbox: %w", err)
 	}
+	var unstopped error
+	if c.owned.has(id) && !c.stopped.has(id) { // else it is not there, or stopped
+		if unstopped = c.stopOwnedSandbox(ctx, id); unstopped != nil && !isRefusal(unstopped) {
+			return unstopped
+		}
+	}
 	_, err := do(ctx, c, "RemovePodSandbox", id, 2*c.cfg.Timeout, c.rs.RemovePodSandbox, &v1.RemovePodSandboxRequest{PodSandboxId: id})
 	if err = ignoreMissing(err); err == nil {
 		c.forgetRemoved(id)
+		c.stopped.forget(id)
+		if unstopped != nil {
+			c.cfg.Logger.Warn("sandbox removed without being stopped", sandboxID(id), logattr.Err(unstopped))
+		}
+		return nil
+	}
+	if unstopped != nil {
+		err = fmt.Errorf("%w; it could not be stopped: %s", err, unstopped.Error())
 	}
 	return err
 }
 
 // Remove removes every dead container and every sandbox of a pod as it was
-// seen. It refuses to touch a pod of which something may still run.
+// seen. It refuses to touch a pod of which something may still run. If nothing runs and
+// the runtime answers that it cannot remove something, the error has a method
+// MayBeLeft() bool that returns true: collections try again.
 func (c *Client) Remove(ctx context.Context, observed runtime.Pod) error {
 	if observed.CouldHaveRunningContainers() {
 		return fmt.Errorf("remove pod %s: a container may be running: %w", observed.UID, runtime.ErrNotReady)
@@ -76,8 +99,34 @@ func (c *Client) Remove(ctx context.Context, observed runtime.Pod) error {
 		for _, ct := range observed.Containers {
 			c.forgetRemoved(ct.ID)
 		}
+	} else if mayBeLeft(observed, errs) {
+		err = unremovedError{err}
 	}
 	return err
+}
+
+// unremovedError is the error of Remove for a pod that may be left to garbage collection.
+type unremovedError struct{ error }
+
+func (e unremovedError) Unwrap() error { return e.error }
+
+// MayBeLeft reports whether what could not be removed may be left to garbage collection.
+func (unremovedError) MayBeLeft() bool { return true }
+
+// mayBeLeft reports whether nothing of the pod runs, and all that keeps it from being removed
+// is what the runtime says.
+func mayBeLeft(observed runtime.Pod, errs []error) bool {
+	isReady := func(s runtime.Sandbox) bool { return s.State == runtime.SandboxReady }
+	return !slices.ContainsFunc(observed.Sandboxes, isReady) &&
+		!slices.ContainsFunc(errs, func(err error) bool { return err != nil && !isRefusal(err) })
+}
+
+// isRefusal reports whether err is the runtime's answer that it cannot do what it was asked
+// to. That may stay so: after a loss of power, containerd may lack what it needs to release
+// the network of a pod. A runtime that is away, late or overloaded has not refused.
+func isRefusal(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.kind == nil && e.cause == nil && e.status.Code() != codes.ResourceExhausted
 }
 
 // stopSandbox stops a sandbox and whatever still runs in it.
@@ -85,6 +134,54 @@ func (c *Client) stopSandbox(ctx context.Context, id string) error {
 	if err := c.mayChangeSandbox(ctx, id); err != nil {
 		return fmt.Errorf("stop sandbox: %w", err)
 	}
+	return c.stopOwnedSandbox(ctx, id)
+}
+
+// stopOwnedSandbox is stopSandbox for one that is known to be the Client's.
+func (c *Client) stopOwnedSandbox(ctx context.Context, id string) error {
 	_, err := do(ctx, c, "StopPodSandbox", id, 2*c.cfg.Timeout, c.rs.StopPodSandbox, &v1.StopPodSandboxRequest{PodSandboxId: id})
-	return ignoreMissing(err)
+	if err = ignoreMissing(err); err == nil {
+		c.stopped.add(id)
+	}
+	return err
+}
+
+// maxStoppedSandboxes is far more than a node has at a time.
+const maxStoppedSandboxes = 1 << 14
+
+// stoppedSandboxes remembers which sandboxes this Client has stopped and not removed: they
+// need not be stopped again.
+type stoppedSandboxes struct {
+	mu  sync.Mutex
+	ids map[string]struct{}
+}
+
+func (s *stoppedSandboxes) has(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.ids[id]
+	return ok
+}
+
+// add forgets another one if there are too many, which others have removed: one that is
+// still there is only stopped again.
+func (s *stoppedSandboxes) add(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ids == nil {
+		s.ids = make(map[string]struct{})
+	}
+	for other := range s.ids {
+		if len(s.ids) < maxStoppedSandboxes {
+			break
+		}
+		delete(s.ids, other)
+	}
+	s.ids[id] = struct{}{}
+}
+
+func (s *stoppedSandboxes) forget(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.ids, id)
 }
