@@ -26,7 +26,8 @@ type Runtime interface {
 	// Kill stops all containers of observed within the grace period of t, then the
 	// sandboxes. It returns nil only if nothing of them runs.
 	Kill(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, t runtime.Termination) error
-	// Remove removes the exited containers and stopped sandboxes of observed.
+	// Remove removes the exited containers and stopped sandboxes of observed. An error that
+	// wraps runtime.ErrNotRemoved does not keep the pod; all others are retried.
 	Remove(ctx context.Context, observed runtime.Pod) error
 }
 

@@ -107,7 +107,7 @@ func (s *Syncer) removeAll(ctx context.Context, pod *corev1.Pod, final runtime.P
 func (s *Syncer) release(ctx context.Context, pod *corev1.Pod, final runtime.Pod, deleted bool) error {
 	var errs []error
 	if deleted {
-		if err := s.cfg.Runtime.Remove(ctx, final); mayBeLeft(err) {
+		if err := s.cfg.Runtime.Remove(ctx, final); errors.Is(err, runtime.ErrNotRemoved) {
 			s.reportLeft(ctx, pod, err)
 		} else if err != nil {
 			errs = append(errs, fmt.Errorf("remove containers: %w", err))
@@ -120,20 +120,9 @@ func (s *Syncer) release(ctx context.Context, pod *corev1.Pod, final runtime.Pod
 	return s.removeDirs(ctx, pod, final, deleted)
 }
 
-// mayBeLeft reports whether an error of Runtime.Remove says that nothing of the pod runs, and
-// that the runtime's answer is that it cannot remove something. Such an error has a method
-// MayBeLeft, as that of a cri.Client. All others are retried.
-func mayBeLeft(err error) bool {
-	unremoved, ok := errors.AsType[interface {
-		error
-		MayBeLeft() bool
-	}](err)
-	return ok && unremoved.MayBeLeft()
-}
-
 // reportLeft emits the event of a sandbox that is left behind: see RT-22.
 func (s *Syncer) reportLeft(ctx context.Context, pod *corev1.Pod, err error) {
-	err = fmt.Errorf("left to garbage collection: remove containers: %w", err)
+	err = fmt.Errorf("remove containers: %w", err)
 	if s.emitOnce(ctx, pod, s.state(pod.UID), reasonKill, err) {
 		s.cfg.Logger.Warn("exited containers left to garbage collection", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
 	}

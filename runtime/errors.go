@@ -15,4 +15,5 @@ var (
 	ErrBackOff          = errors.New("waiting for a back-off to end") // no attempt was made
 	ErrUnauthorized     = errors.New("unauthorized")                  // a registry rejects the credentials
 	ErrNotOwner         = errors.New("belongs to another owner")      // see OwnerSetter
+	ErrNotRemoved       = errors.New("left to garbage collection")    // nothing of a pod runs, and the runtime cannot remove all of it
 )

@@ -157,8 +157,7 @@ func TestRemove_MayBeLeft(t *testing.T) {
 			f.answer(tt.rpc, tt.code)
 			err := c.Remove(t.Context(), p)
 			require.ErrorContains(t, err, tt.rpc+" "+p.Sandboxes[0].ID)
-			left, ok := errors.AsType[unremovedError](err)
-			assert.Equal(t, tt.want, ok && left.MayBeLeft())
+			assert.Equal(t, tt.want, errors.Is(err, runtime.ErrNotRemoved))
 			assert.Len(t, f.sandboxes, 1)
 		})
 	}
@@ -182,8 +181,7 @@ func TestRemove_MayBeLeftForAllOnly(t *testing.T) {
 	err := c.Remove(t.Context(), p)
 	require.ErrorContains(t, err, "netns is not closed")
 	require.ErrorIs(t, err, runtime.ErrUnavailable)
-	_, ok := errors.AsType[unremovedError](err)
-	assert.False(t, ok)
+	assert.NotErrorIs(t, err, runtime.ErrNotRemoved)
 }
 
 // What others remove of what this Client has stopped does not pile up.

@@ -72,8 +72,8 @@ func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
 
 // Remove removes every dead container and every sandbox of a pod as it was
 // seen. It refuses to touch a pod of which something may still run. If nothing runs and
-// the runtime answers that it cannot remove something, the error has a method
-// MayBeLeft() bool that returns true: collections try again.
+// the runtime answers that it cannot remove something, the error wraps
+// runtime.ErrNotRemoved.
 func (c *Client) Remove(ctx context.Context, observed runtime.Pod) error {
 	if observed.CouldHaveRunningContainers() {
 		return fmt.Errorf("remove pod %s: a container may be running: %w", observed.UID, runtime.ErrNotReady)
@@ -100,18 +100,10 @@ func (c *Client) Remove(ctx context.Context, observed runtime.Pod) error {
 			c.forgetRemoved(ct.ID)
 		}
 	} else if mayBeLeft(observed, errs) {
-		err = unremovedError{err}
+		err = fmt.Errorf("%w: %w", runtime.ErrNotRemoved, err)
 	}
 	return err
 }
-
-// unremovedError is the error of Remove for a pod that may be left to garbage collection.
-type unremovedError struct{ error }
-
-func (e unremovedError) Unwrap() error { return e.error }
-
-// MayBeLeft reports whether what could not be removed may be left to garbage collection.
-func (unremovedError) MayBeLeft() bool { return true }
 
 // mayBeLeft reports whether nothing of the pod runs, and all that keeps it from being removed
 // is what the runtime says.
