@@ -31,6 +31,7 @@ type fake struct {
 	after      func(rpc string, req any) error
 	ip         string // of sandboxes
 	streams    bool   // has streamed lists
+	repeats    bool   // has each item twice in them
 	configInfo string // of a verbose status
 	noConfig   bool   // has no RuntimeConfig
 	mostListed int    // containers that fit into an answer; 0: any number
@@ -298,7 +299,11 @@ func (f *fake) StreamPodSandboxes(r *v1.StreamPodSandboxesRequest, s grpc.Server
 	if !f.streams {
 		return status.Error(codes.Unimplemented, "no streams")
 	}
-	for part := range slices.Chunk(f.listSB(r.GetFilter().GetLabelSelector()), 100) {
+	all := f.listSB(r.GetFilter().GetLabelSelector())
+	if f.repeats {
+		all = append(all, all...)
+	}
+	for part := range slices.Chunk(all, 100) {
 		if err := s.Send(&v1.StreamPodSandboxesResponse{PodSandboxes: part}); err != nil {
 			return err
 		}
@@ -310,7 +315,11 @@ func (f *fake) StreamContainers(r *v1.StreamContainersRequest, s grpc.ServerStre
 	if !f.streams {
 		return status.Error(codes.Unimplemented, "no streams")
 	}
-	for part := range slices.Chunk(f.listCT(r.GetFilter().GetLabelSelector()), 100) {
+	all := f.listCT(r.GetFilter().GetLabelSelector())
+	if f.repeats {
+		all = append(all, all...)
+	}
+	for part := range slices.Chunk(all, 100) {
 		if err := s.Send(&v1.StreamContainersResponse{Containers: part}); err != nil {
 			return err
 		}

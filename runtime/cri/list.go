@@ -185,7 +185,8 @@ func collect[Req, Resp, Item any](ctx context.Context, c *Client, rpc string, un
 	return nil, newError(ctx, within, rpc, "", c.cfg.Timeout, err)
 }
 
-// listing groups list items by pod.
+// listing groups list items by pod. An item that a runtime lists twice counts once, as it was
+// last: a second ready sandbox would cost the pod all its containers.
 type listing struct {
 	bootID string
 	pods   []runtime.Pod
@@ -212,7 +213,12 @@ func (b *listing) sandbox(s *v1.PodSandbox) {
 		return
 	}
 	p := b.pod(uid, m.GetNamespace(), m.GetName())
-	p.Sandboxes = append(p.Sandboxes, translate.ObservedSandbox(s))
+	observed := translate.ObservedSandbox(s)
+	if i := slices.IndexFunc(p.Sandboxes, func(other runtime.Sandbox) bool { return other.ID == observed.ID }); i >= 0 {
+		p.Sandboxes[i] = observed
+		return
+	}
+	p.Sandboxes = append(p.Sandboxes, observed)
 }
 
 func (b *listing) container(ct *v1.Container) {
@@ -222,7 +228,12 @@ func (b *listing) container(ct *v1.Container) {
 		return
 	}
 	p := b.pod(uid, l[runtime.LabelPodNamespace], l[runtime.LabelPodName])
-	p.Containers = append(p.Containers, translate.ObservedContainer(ct, b.bootID))
+	observed := translate.ObservedContainer(ct, b.bootID)
+	if i := slices.IndexFunc(p.Containers, func(other runtime.Container) bool { return other.ID == observed.ID }); i >= 0 {
+		p.Containers[i] = observed
+		return
+	}
+	p.Containers = append(p.Containers, observed)
 }
 
 // newestFirst sorts sandboxes and containers by attempt, newest first, and those of one

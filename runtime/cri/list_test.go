@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -31,4 +32,19 @@ func TestNewestFirst(t *testing.T) {
 	}
 	assert.Equal(t, "web 1", p.LatestContainer("web").ID)
 	assert.Equal(t, "log 2, later", p.LatestContainer("log").ID)
+}
+
+// A runtime that lists something twice costs no pod its containers, as a second ready sandbox would.
+func TestPods_ListedTwice(t *testing.T) {
+	f := newFake()
+	f.streams, f.repeats = true, true
+	c := f.client(t, Config{})
+	pod := onePod("main", "beside")
+	running(t, f, c, pod)
+	pods, err := c.Pods(t.Context())
+	require.NoError(t, err)
+	require.Len(t, pods, 1)
+	assert.Len(t, pods[0].Sandboxes, 1)
+	assert.Len(t, pods[0].Containers, 2)
+	assert.Empty(t, runtime.Plan(pod, runtime.PlanInput{Pod: pods[0]}, time.Now()))
 }
