@@ -28,6 +28,9 @@ func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 	defer t.releaseSlot(false)
 	for len(plan) > 0 {
 		n := 1
+		if plan[0].Type == runtime.KillSandbox && t.isUnanswered() {
+			break // its containers would end without their grace period
+		}
 		if plan[0].Type == runtime.KillContainer {
 			for n < len(plan) && plan[n].Type == runtime.KillContainer {
 				n++
@@ -59,9 +62,10 @@ type applyRun struct {
 	ticket      uint64
 	yieldedSlot bool // the slot was given back in the middle
 
-	mu       sync.Mutex // guards failures and changed
-	failures map[string]runtime.Failure
-	changed  bool
+	mu         sync.Mutex // guards the next three
+	failures   map[string]runtime.Failure
+	changed    bool
+	unanswered bool // the runtime has not answered the stop of a container
 
 	sandbox       runtime.Sandbox // once known
 	made          bool            // the sandbox, by this Apply
@@ -83,6 +87,14 @@ func (t *applyRun) failed(container string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.failures[container].Err != nil
+}
+
+// isUnanswered reports whether the runtime has not answered the stop of a container: it may be
+// away or overloaded, and the next sync tries it again.
+func (t *applyRun) isUnanswered() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.unanswered
 }
 
 func (t *applyRun) markChanged() {

@@ -176,6 +176,9 @@ func (t *applyRun) killContainers(ctx context.Context, actions []runtime.Action)
 			wg.Go(func() { t.killContainer(ctx, &observed, a, began) })
 		}
 		wg.Wait()
+		if t.isUnanswered() {
+			return
+		}
 		actions = actions[n:]
 	}
 }
@@ -191,6 +194,11 @@ func (t *applyRun) killContainer(ctx context.Context, observed *runtime.Pod, a r
 	}
 	if err := t.c.stop(ctx, t.pod, observed, s, a.Reason, cmp.Or(a.Message, "Stopping container "+a.Container)); err != nil {
 		t.fail(a.Container, runtime.Failure{Reason: "KillContainerError", Message: err.Error(), Err: err})
+		if !isRefusal(err) {
+			t.mu.Lock()
+			t.unanswered = true
+			t.mu.Unlock()
+		}
 	}
 }
 

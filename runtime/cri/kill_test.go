@@ -214,6 +214,37 @@ func TestApply_NoStartAfterAFailedKill(t *testing.T) {
 	assert.Zero(t, f.count("CreateContainer"))
 }
 
+// A container whose stop the runtime has not answered keeps its grace period: neither those of later
+// stages nor the sandbox are stopped. One that the runtime refuses to stop ends with its sandbox.
+func TestApply_UnansweredStopKeepsTheSandbox(t *testing.T) {
+	for code, want := range map[codes.Code][]string{
+		codes.ResourceExhausted: {"StopContainer"}, codes.Unknown: {"StopContainer", "StopContainer", "StopPodSandbox"},
+	} {
+		f := newFake()
+		c := f.client(t, Config{})
+		pod := onePod("main", "last")
+		observed := running(t, f, c, pod)
+		main := observed.LatestContainer("main").ID
+		f.setBefore(func(_ context.Context, rpc string, req any) error {
+			if r, ok := req.(*v1.StopContainerRequest); ok && rpc == "StopContainer" && r.ContainerId == main {
+				return status.Error(code, "later")
+			}
+			return nil
+		})
+		f.took()
+		applied := c.Apply(t.Context(), pod, []runtime.Action{
+			{Type: runtime.KillContainer, Container: "main", ID: main, GracePeriod: time.Second},
+			{Type: runtime.KillContainer, Container: "last", ID: observed.LatestContainer("last").ID, Stage: 1, GracePeriod: time.Second},
+			{Type: runtime.KillSandbox, ID: observed.Sandboxes[0].ID},
+			{Type: runtime.CreateSandbox, Attempt: 1},
+		}, runtime.RunOptions{})
+		assert.Equal(t, "KillContainerError", applied.Failures["main"].Reason)
+		calls := f.took()
+		assert.Equal(t, want, calls[:min(len(want), len(calls))], "%v: %v", code, calls)
+		assert.Equal(t, code == codes.Unknown, slices.Contains(calls, "RunPodSandbox"))
+	}
+}
+
 // A hung stop is bounded by the grace period and the deadline of the call, and
 // holds up no other container.
 func TestKill_HungStopDelaysNoOther(t *testing.T) {

@@ -149,7 +149,7 @@ func (p *player) startAnother() {
 	pod := agenttest.Pod("another")
 	pod.UID = "another"
 	p.Memory.Put(pod)
-	time.Sleep(5 * time.Second)
+	time.Sleep(time.Minute) // its image may have to be pulled
 	assert.Equal(p.t, corev1.PodRunning, p.LastStatus("another").Phase, "a pod that is put afterwards")
 	p.Memory.Delete("default", "another")
 	time.Sleep(5 * time.Second)
