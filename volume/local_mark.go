@@ -1,13 +1,11 @@
 package volume
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -72,62 +70,4 @@ func (m *Manager) mark(v *DriverVolume, path string) error {
 		return err
 	}
 	return dir.Symlink(path, link)
-}
-
-const (
-	// localInWork is the plugin in the cache of a volume whose files get their group.
-	localInWork = "local, in work"
-	// localForever keeps the entry of a volume in the cache until the pod has ended.
-	localForever = 100 * 365 * 24 * time.Hour
-	// localWaitPeriod is the period in which a pod checks whether another one is ready.
-	localWaitPeriod = 100 * time.Millisecond
-)
-
-// startLocal notes in the cache that the files at path get the group of a pod. It blocks
-// while those get that of another pod: this pod must not start before, and must do it if the
-// other one fails. endLocal must be called after it.
-func (c *mountCache) startLocal(ctx context.Context, v *DriverVolume, path string) error {
-	if c.tryStartLocal(v, path) {
-		return nil
-	}
-	ticker := time.NewTicker(localWaitPeriod)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("another pod has its group set for %s: %w", path, ctx.Err())
-		case <-ticker.C:
-			if c.tryStartLocal(v, path) {
-				return nil
-			}
-		}
-	}
-}
-
-func (c *mountCache) tryStartLocal(v *DriverVolume, path string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, volumes := range c.pods {
-		for _, other := range volumes {
-			if other.plugin == localInWork && other.path == path {
-				return false
-			}
-		}
-	}
-	if c.pods == nil {
-		c.pods = map[types.UID]map[string]mountedVolume{}
-	}
-	if c.pods[v.Pod.UID] == nil {
-		c.pods[v.Pod.UID] = map[string]mountedVolume{}
-	}
-	c.pods[v.Pod.UID][v.Volume.Name] = mountedVolume{path: path, plugin: localInWork, at: time.Now()}
-	return true
-}
-
-func (c *mountCache) endLocal(v *DriverVolume) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.pods[v.Pod.UID][v.Volume.Name].plugin == localInWork {
-		delete(c.pods[v.Pod.UID], v.Volume.Name)
-	}
 }

@@ -36,9 +36,10 @@ func TestManager_LocalVolumesAreSetUpByOnePodAtATime(t *testing.T) {
 			require.NoError(t, err)
 			return info.Mode()
 		}
-		first, second := localVolume("uid-1", dir), localVolume("uid-2", dir)
-		require.NoError(t, m.cache.startLocal(t.Context(), first, dir))
-		require.NoError(t, m.cache.startLocal(t.Context(), localVolume("uid-3", "/other"), "/other"), "that is another volume")
+		second := localVolume("uid-2", dir)
+		unlock := m.localLocks.lock(dir) // the first
+		_, err := m.localLocks.lockContext(t.Context(), "/other")
+		require.NoError(t, err, "that is another volume")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		mount := func() {
@@ -56,7 +57,7 @@ func TestManager_LocalVolumesAreSetUpByOnePodAtATime(t *testing.T) {
 		go mount()
 		synctest.Wait()
 		require.Empty(t, done)
-		m.cache.endLocal(first)
+		unlock()
 		require.NoError(t, <-done)
 		require.Equal(t, os.FileMode(0o660), mode())
 	})

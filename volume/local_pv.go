@@ -19,6 +19,9 @@ import (
 // sourceLocal is the source of a PersistentVolume that is a directory or a disk of the node.
 const sourceLocal = "local"
 
+// localForever keeps the entry of a volume in the cache until the pod has ended.
+const localForever = 100 * 365 * 24 * time.Hour
+
 // local returns the directory or device of a local PersistentVolume, which an administrator
 // has made. The files get the fsGroup of the first pod that has it, as with the kubelet.
 func (m *Manager) local(ctx context.Context, v *DriverVolume) (runtime.Volume, error) {
@@ -61,10 +64,12 @@ func (m *Manager) setUpLocal(ctx context.Context, v *DriverVolume, path string) 
 	}
 	if !marked {
 		if group := fsGroup(v.Pod); group != nil && !v.ReadOnly {
-			if err := m.cache.startLocal(ctx, v, path); err != nil {
-				return err
+			// The files may be getting the group of another pod: this one must not start before, and must do it if that fails.
+			unlock, err := m.localLocks.lockContext(ctx, path)
+			if err != nil {
+				return fmt.Errorf("another pod has its group set for %s: %w", path, err)
 			}
-			defer m.cache.endLocal(v)
+			defer unlock()
 			if err := m.applyLocalGroup(ctx, v, path, *group); err != nil {
 				return err
 			}

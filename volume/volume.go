@@ -53,10 +53,11 @@ type Config struct {
 // Manager mounts volumes. Its methods may be called from any goroutine; calls for one
 // pod wait for each other.
 type Manager struct {
-	cfg   Config
-	mount mounter
-	locks keyedLocks
-	cache mountCache
+	cfg        Config
+	mount      mounter
+	locks      keyedLocks[types.UID]
+	localLocks keyedLocks[string] // paths of local volumes whose files get a group
+	cache      mountCache
 
 	drivers     map[string]Driver // by source
 	claimMu     sync.Mutex        // guards lastClaimed
@@ -213,37 +214,61 @@ func checkElement(what, s string) error {
 	return nil
 }
 
-// keyedLocks is one mutex per pod. The zero value is ready to use.
-type keyedLocks struct {
+// keyedLocks is one lock per key. The zero value is ready to use.
+type keyedLocks[K comparable] struct {
 	mu    sync.Mutex
-	locks map[types.UID]*keyedLock
+	locks map[K]*keyedLock
 }
 
 type keyedLock struct {
-	mu    sync.Mutex
-	users int // guarded by keyedLocks.mu
+	slot  chan struct{} // full while it is locked
+	users int           // guarded by keyedLocks.mu
 }
 
-// lock locks the mutex of a pod and returns the function that unlocks it.
-func (k *keyedLocks) lock(uid types.UID) func() {
-	k.mu.Lock()
-	if k.locks == nil {
-		k.locks = make(map[types.UID]*keyedLock)
+// lock locks a key and returns the function that unlocks it.
+func (k *keyedLocks[K]) lock(key K) func() {
+	l := k.use(key)
+	l.slot <- struct{}{}
+	return func() { k.unlock(key, l) }
+}
+
+// lockContext is lock that waits until ctx is done at most. An error is ctx's.
+func (k *keyedLocks[K]) lockContext(ctx context.Context, key K) (unlock func(), err error) {
+	l := k.use(key)
+	select {
+	case l.slot <- struct{}{}:
+		return func() { k.unlock(key, l) }, nil
+	case <-ctx.Done():
+		k.leave(key, l)
+		return nil, ctx.Err()
 	}
-	l := k.locks[uid]
+}
+
+// use returns the lock of a key, which leave gives back.
+func (k *keyedLocks[K]) use(key K) *keyedLock {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.locks == nil {
+		k.locks = make(map[K]*keyedLock)
+	}
+	l := k.locks[key]
 	if l == nil {
-		l = &keyedLock{}
-		k.locks[uid] = l
+		l = &keyedLock{slot: make(chan struct{}, 1)}
+		k.locks[key] = l
 	}
 	l.users++
-	k.mu.Unlock()
-	l.mu.Lock()
-	return func() {
-		l.mu.Unlock()
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(k.locks, uid)
-		}
+	return l
+}
+
+func (k *keyedLocks[K]) unlock(key K, l *keyedLock) {
+	<-l.slot
+	k.leave(key, l)
+}
+
+func (k *keyedLocks[K]) leave(key K, l *keyedLock) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.users--; l.users == 0 {
+		delete(k.locks, key)
 	}
 }
