@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -180,6 +181,11 @@ func (p *Pod) CouldHaveRunningContainers() bool {
 		}
 	}
 	return false
+}
+
+// HasReadySandbox reports whether any sandbox is ready, also one that is not the newest.
+func (p *Pod) HasReadySandbox() bool {
+	return slices.ContainsFunc(p.Sandboxes, func(s Sandbox) bool { return s.State == SandboxReady })
 }
 
 // ReadySandbox returns the newest sandbox if it is ready, or nil.

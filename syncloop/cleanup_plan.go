@@ -116,8 +116,7 @@ func (s *snapshot) isLeft(p *runtime.Pod) bool {
 // mayRun reports whether a worker has something to terminate of a pod. Objects are removed by
 // workers only.
 func mayRun(p *runtime.Pod) bool {
-	isReady := func(s runtime.Sandbox) bool { return s.State == runtime.SandboxReady }
-	return p.Object != nil || p.CouldHaveRunningContainers() || slices.ContainsFunc(p.Sandboxes, isReady)
+	return p.Object != nil || p.CouldHaveRunningContainers() || p.HasReadySandbox()
 }
 
 // isDesiredOrKnown reports whether a source contains the pod or a worker handles it.

@@ -28,14 +28,13 @@ func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 	defer t.releaseSlot(false)
 	for len(plan) > 0 {
 		n := 1
-		if plan[0].Type == runtime.KillSandbox && t.isUnanswered() {
-			break // its containers would end without their grace period
-		}
 		if plan[0].Type == runtime.KillContainer {
 			for n < len(plan) && plan[n].Type == runtime.KillContainer {
 				n++
 			}
 			t.killContainers(ctx, plan[:n])
+		} else if plan[0].Type == runtime.KillSandbox && t.isUnanswered() {
+			break // its containers would end without their grace period
 		} else if err := t.do(ctx, plan[0]); err != nil {
 			t.fail("", sandboxFailure(err))
 			break

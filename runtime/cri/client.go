@@ -84,8 +84,7 @@ type Config struct {
 	// of the connection, if runtime.Capability finds runtime.PodDialer in it, as in that
 	// to an embedded runtime; else a net.Dialer's]
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
-	// HookTimeout bounds a postStart hook, and preStop hooks where the grace
-	// period does not. [10 min]
+	// HookTimeout bounds a postStart hook. A preStop hook has the grace period. [10 min]
 	HookTimeout time.Duration
 	// ImageConn is the connection for the image service; nil: the same as the
 	// runtime's.
@@ -185,8 +184,8 @@ type Client struct {
 	owned   ownedIDs
 	starts  *limiter
 	puller  *images.Puller
-	hooked  completedPreStops
-	stopped stoppedSandboxes
+	hooked  idSet // containers whose preStop hooks came to their end, until they have exited
+	stopped idSet // sandboxes that were stopped and not removed
 
 	features atomic.Pointer[translate.Features] // nil before the first Status
 

@@ -185,11 +185,11 @@ func TestRemove_MayBeLeftForAllOnly(t *testing.T) {
 }
 
 // What others remove of what this Client has stopped does not pile up.
-func TestStoppedSandboxes_Bounded(t *testing.T) {
-	var s stoppedSandboxes
-	for i := range maxStoppedSandboxes + 10 {
+func TestIDSet_Bounded(t *testing.T) {
+	var s idSet
+	for i := range maxIDs + 10 {
 		s.add(fmt.Sprint(i))
 		require.True(t, s.has(fmt.Sprint(i)))
 	}
-	assert.Len(t, s.ids, maxStoppedSandboxes)
+	assert.Len(t, s.ids, maxIDs)
 }

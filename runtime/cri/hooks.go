@@ -45,7 +45,8 @@ func (e *hookError) Redacted() string {
 	return "lifecycle hook failed"
 }
 
-// runHook runs a lifecycle hook to its end, or until ctx ends.
+// runHook runs a lifecycle hook to its end, or until ctx ends: at the HookTimeout of a postStart
+// hook, and with the grace period of a preStop hook.
 func (c *Client) runHook(ctx context.Context, to hookTarget, h *corev1.LifecycleHandler) error {
 	code, err := c.runHandler(ctx, to, h)
 	if err != nil {
@@ -68,8 +69,8 @@ func (c *Client) runHandler(ctx context.Context, to hookTarget, h *corev1.Lifecy
 }
 
 func (c *Client) execHook(ctx context.Context, id string, command []string) (int, error) {
-	timeout := c.cfg.HookTimeout
-	if until, ok := ctx.Deadline(); ok { // of a preStop hook the grace period, however long
+	var timeout time.Duration
+	if until, ok := ctx.Deadline(); ok {
 		timeout = max(time.Until(until), time.Second)
 	}
 	out, code, err := c.Exec(ctx, id, command, timeout, hookOutput)
@@ -85,11 +86,6 @@ func (c *Client) execHook(ctx context.Context, id string, command []string) (int
 // httpHook sends one request. Any answer counts as done, whatever its code, as
 // manifests have come to rely on.
 func (c *Client) httpHook(ctx context.Context, to hookTarget, h *corev1.HTTPGetAction) error {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.cfg.HookTimeout)
-		defer cancel()
-	}
 	req, err := to.NewRequest(ctx, h, "kube-lifecycle/1.37")
 	if errors.Is(err, podnet.ErrNoIP) {
 		return fmt.Errorf("httpGet: %w: %w", err, runtime.ErrNotReady)

@@ -100,7 +100,7 @@ func (c *Client) stop(ctx context.Context, pod *corev1.Pod, observed *runtime.Po
 
 func (c *Client) killContainer(ctx context.Context, observed *runtime.Pod, s runtime.ContainerStop, op runtime.Operation) error {
 	startTime, pod := time.Now(), op.Pod
-	if s.PreStop != nil && !s.Forced && c.hooked.begin(s.ID) {
+	if s.PreStop != nil && !s.Forced && !c.hooked.has(s.ID) {
 		if err := c.preStop(ctx, observed, s, op); err != nil {
 			if ctx.Err() != nil {
 				return fmt.Errorf("preStop hook of container %s: %w", s.Container, err)
@@ -109,7 +109,7 @@ func (c *Client) killContainer(ctx context.Context, observed *runtime.Pod, s run
 			c.event(pod, s.Container, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
 			c.logPod(slog.LevelWarn, pod, "preStop hook failed", containerAttrs(s.Container, s.ID, since(startTime), logattr.Err(err))...)
 		}
-		c.hooked.done(s.ID)
+		c.hooked.add(s.ID)
 	}
 	if err := c.stopContainer(ctx, s.ID, s.RemainingGracePeriod(time.Now())); err != nil {
 		return err
@@ -200,35 +200,6 @@ func (t *applyRun) killContainer(ctx context.Context, observed *runtime.Pod, a r
 			t.mu.Unlock()
 		}
 	}
-}
-
-// completedPreStops remembers which containers' preStop hooks came to their end, until the
-// containers have exited: a retry does not run them twice.
-type completedPreStops struct {
-	mu  sync.Mutex
-	ids map[string]bool
-}
-
-// begin reports whether the hook is still to be run.
-func (h *completedPreStops) begin(id string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return !h.ids[id]
-}
-
-func (h *completedPreStops) done(id string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.ids == nil {
-		h.ids = make(map[string]bool)
-	}
-	h.ids[id] = true
-}
-
-func (h *completedPreStops) forget(id string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.ids, id)
 }
 
 // graceOfPod is how long a pod's containers may take to end.

@@ -185,8 +185,7 @@ func collect[Req, Resp, Item any](ctx context.Context, c *Client, rpc string, un
 	return nil, newError(ctx, within, rpc, "", c.cfg.Timeout, err)
 }
 
-// listing groups list items by pod. An item that a runtime lists twice counts once, as it was
-// last: a second ready sandbox would cost the pod all its containers.
+// listing groups list items by pod.
 type listing struct {
 	bootID string
 	pods   []runtime.Pod
@@ -213,12 +212,7 @@ func (b *listing) sandbox(s *v1.PodSandbox) {
 		return
 	}
 	p := b.pod(uid, m.GetNamespace(), m.GetName())
-	observed := translate.ObservedSandbox(s)
-	if i := slices.IndexFunc(p.Sandboxes, func(other runtime.Sandbox) bool { return other.ID == observed.ID }); i >= 0 {
-		p.Sandboxes[i] = observed
-		return
-	}
-	p.Sandboxes = append(p.Sandboxes, observed)
+	p.Sandboxes = append(p.Sandboxes, translate.ObservedSandbox(s))
 }
 
 func (b *listing) container(ct *v1.Container) {
@@ -228,22 +222,31 @@ func (b *listing) container(ct *v1.Container) {
 		return
 	}
 	p := b.pod(uid, l[runtime.LabelPodNamespace], l[runtime.LabelPodName])
-	observed := translate.ObservedContainer(ct, b.bootID)
-	if i := slices.IndexFunc(p.Containers, func(other runtime.Container) bool { return other.ID == observed.ID }); i >= 0 {
-		p.Containers[i] = observed
-		return
-	}
-	p.Containers = append(p.Containers, observed)
+	p.Containers = append(p.Containers, translate.ObservedContainer(ct, b.bootID))
 }
 
 // newestFirst sorts sandboxes and containers by attempt, newest first, and those of one
 // attempt by time of creation. The time is only the second key, because the clock of the
-// node may have been set back between two attempts.
+// node may have been set back between two attempts. What a runtime lists twice counts once, as it
+// was last: a second ready sandbox would cost the pod all its containers.
 func newestFirst(p *runtime.Pod) {
 	slices.SortStableFunc(p.Sandboxes, func(a, b runtime.Sandbox) int {
-		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created))
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
 	})
 	slices.SortStableFunc(p.Containers, func(a, b runtime.Container) int {
-		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created))
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
 	})
+	p.Sandboxes = lastOfEach(p.Sandboxes, func(s *runtime.Sandbox) string { return s.ID })
+	p.Containers = lastOfEach(p.Containers, func(c *runtime.Container) string { return c.ID })
+}
+
+// lastOfEach keeps the last of neighbours with one id, in place.
+func lastOfEach[T any](sorted []T, id func(*T) string) []T {
+	kept := sorted[:0]
+	for i := range sorted {
+		if i+1 == len(sorted) || id(&sorted[i]) != id(&sorted[i+1]) {
+			kept = append(kept, sorted[i])
+		}
+	}
+	return kept
 }

@@ -34,6 +34,18 @@ func TestNewestFirst(t *testing.T) {
 	assert.Equal(t, "log 2, later", p.LatestContainer("log").ID)
 }
 
+// What is listed twice counts as it was last, also beside others of one attempt and time.
+func TestNewestFirst_ListedTwice(t *testing.T) {
+	p := runtime.Pod{Containers: []runtime.Container{
+		{ID: "a", Name: "web", State: runtime.Running},
+		{ID: "b", Name: "log", State: runtime.Running},
+		{ID: "a", Name: "web", State: runtime.Exited},
+		{ID: "b", Name: "log", State: runtime.Running},
+	}}
+	newestFirst(&p)
+	assert.Equal(t, []runtime.Container{{ID: "a", Name: "web", State: runtime.Exited}, {ID: "b", Name: "log", State: runtime.Running}}, p.Containers)
+}
+
 // A runtime that lists something twice costs no pod its containers, as a second ready sandbox would.
 func TestPods_ListedTwice(t *testing.T) {
 	f := newFake()

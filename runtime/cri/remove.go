@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -108,9 +107,7 @@ func (c *Client) Remove(ctx context.Context, observed runtime.Pod) error {
 // mayBeLeft reports whether nothing of the pod runs, and all that keeps it from being removed
 // is what the runtime says.
 func mayBeLeft(observed runtime.Pod, errs []error) bool {
-	isReady := func(s runtime.Sandbox) bool { return s.State == runtime.SandboxReady }
-	return !slices.ContainsFunc(observed.Sandboxes, isReady) &&
-		!slices.ContainsFunc(errs, func(err error) bool { return err != nil && !isRefusal(err) })
+	return !observed.HasReadySandbox() && !slices.ContainsFunc(errs, func(err error) bool { return err != nil && !isRefusal(err) })
 }
 
 // isRefusal reports whether err is the runtime's answer that it cannot do what it was asked
@@ -136,44 +133,4 @@ func (c *Client) stopOwnedSandbox(ctx context.Context, id string) error {
 		c.stopped.add(id)
 	}
 	return err
-}
-
-// maxStoppedSandboxes is far more than a node has at a time.
-const maxStoppedSandboxes = 1 << 14
-
-// stoppedSandboxes remembers which sandboxes this Client has stopped and not removed: they
-// need not be stopped again.
-type stoppedSandboxes struct {
-	mu  sync.Mutex
-	ids map[string]struct{}
-}
-
-func (s *stoppedSandboxes) has(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.ids[id]
-	return ok
-}
-
-// add forgets another one if there are too many, which others have removed: one that is
-// still there is only stopped again.
-func (s *stoppedSandboxes) add(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ids == nil {
-		s.ids = make(map[string]struct{})
-	}
-	for other := range s.ids {
-		if len(s.ids) < maxStoppedSandboxes {
-			break
-		}
-		delete(s.ids, other)
-	}
-	s.ids[id] = struct{}{}
-}
-
-func (s *stoppedSandboxes) forget(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.ids, id)
 }
