@@ -134,7 +134,7 @@ func (m *Manager) assign(ctx context.Context, pod *corev1.Pod, container *corev1
 // that runs on the shared CPUs stays there, and one that cannot get n keeps what it has.
 func (m *Manager) resize(pod *corev1.Pod, container *corev1.Container, n int) error {
 	var err error
-	known := false // that there are not enough CPUs
+	known := false // err, from the call before
 	m.mu.Lock()
 	switch a := m.pods[pod.UID][container.Name]; {
 	case a.CPUs.Len() == 0:
@@ -155,11 +155,10 @@ func (m *Manager) resize(pod *corev1.Pod, container *corev1.Container, n int) er
 	if err == nil {
 		return m.confirm(pod, container.Name)
 	}
-	// An error would hide what else it runs with from the comparison with what it would get now.
-	if known {
-		return nil
+	if !known {
+		m.cfg.Logger.Warn("exclusive cpus not resized", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("containerName", container.Name), logattr.Err(err))
 	}
-	m.cfg.Logger.Warn("exclusive cpus not resized", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("containerName", container.Name), logattr.Err(err))
+	// An error would hide what else it runs with from the comparison with what it would get now.
 	return nil
 }
 

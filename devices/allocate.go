@@ -39,17 +39,15 @@ func (m *Manager) Inject(ctx context.Context, pod *corev1.Pod, container *corev1
 	for _, name := range slices.Sorted(maps.Keys(container.Resources.Limits)) {
 		q := container.Resources.Limits[name]
 		n, ok := m.requested(name, q.Value(), running)
-		if !ok && n > 0 && !running {
-			if err := m.recordNone(pod.UID, container.Name, name); err != nil {
-				return runtime.Injection{}, fmt.Errorf("devices of container %s: %s: %w", container.Name, name, err)
+		var err error
+		switch {
+		case ok:
+			var injection runtime.Injection
+			if injection, err = m.inject(ctx, pod, container.Name, name, n, running); err == nil {
+				total, err = total.Merge(injection)
 			}
-		}
-		if !ok {
-			continue
-		}
-		injection, err := m.inject(ctx, pod, container.Name, name, n, running)
-		if err == nil {
-			total, err = total.Merge(injection)
+		case n > 0 && !running:
+			err = m.recordNone(pod.UID, container.Name, name)
 		}
 		if err != nil {
 			return runtime.Injection{}, fmt.Errorf("devices of container %s: %s: %w", container.Name, name, err)

@@ -87,27 +87,15 @@ func (m *Manager) Results(uid types.UID) runtime.PodProbeResults {
 	results := runtime.PodProbeResults{}
 	for i := range observed.Containers {
 		c := &observed.Containers[i]
-		if c.State != runtime.Running && !p.hasFailed(c) {
-			continue
-		}
+		v, ok := p.previous[c.ID]
 		if p.spec != nil {
-			results[c.ID] = p.results(c)
-		} else if v, ok := p.previous[c.ID]; ok {
+			v, ok = p.results(c), true
+		}
+		if ok && (c.State == runtime.Running || v.IsUnhealthy()) {
 			results[c.ID] = v
 		}
 	}
 	return results
-}
-
-// hasFailed reports whether the liveness or startup probe of a container has failed, for which
-// it is stopped.
-func (p *pod) hasFailed(c *runtime.Container) bool {
-	for _, k := range []ProbeType{Liveness, Startup} {
-		if b := p.probes[key{c.Name, k}]; b != nil && b.id == c.ID && b.result == runtime.ProbeFailure {
-			return true
-		}
-	}
-	return false
 }
 
 func (p *pod) results(c *runtime.Container) runtime.ProbeResults {

@@ -164,12 +164,11 @@ func (p progress) countMain(pod *corev1.Pod, st *corev1.PodStatus) mainCounts {
 			// A container that was created after a termination was to run once more:
 			// the termination before it is not a success of the pod.
 			created := p.created(c.Name)
-			restarts := created || mayRestart(pod, c, end, p.unhealthy(c.Name)) || p.restarts(c.Name)
-			if restarts {
-				n.restartable++
-			}
 			if end.ExitCode == 0 && !created {
 				n.succeeded++
+			}
+			if created || mayRestart(pod, c, end, p.unhealthy(c.Name)) || p.restarts(c.Name) {
+				n.restartable++
 			}
 		default:
 			n.waiting++
