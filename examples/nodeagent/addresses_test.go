@@ -6,8 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -22,15 +20,7 @@ import (
 // A node of a cluster boots without a network. Later it has an address, and then another one.
 func TestAddresses_FollowTheMachine(t *testing.T) {
 	dir := t.TempDir()
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	require.NoError(t, os.WriteFile(kubeconfig, []byte(`
-apiVersion: v1
-kind: Config
-clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
-users: [{name: u, user: {token: t}}]
-contexts: [{name: x, context: {cluster: c, user: u}}]
-current-context: x
-`), 0o600))
+	kubeconfig := unreachableCluster(t, dir)
 	f, err := parse([]string{"-kubeconfig", kubeconfig, "-node-name", "n", "-root-dir", dir, "-pod-logs-dir", dir}, io.Discard)
 	require.NoError(t, err)
 	lease := ""

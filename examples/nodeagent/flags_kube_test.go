@@ -126,11 +126,11 @@ func TestCluster_Secure(t *testing.T) {
 	assert.Equal(t, http.StatusUnauthorized, code("admin"))
 }
 
-// Without files, the certificate is one that the cluster signs for the addresses of the node.
-func TestFlags_ClusterRequestsServingCertificate(t *testing.T) {
-	dir := t.TempDir()
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	require.NoError(t, os.WriteFile(kubeconfig, []byte(`
+// unreachableCluster writes a kubeconfig for an API server that is away.
+func unreachableCluster(t *testing.T, dir string) (path string) {
+	t.Helper()
+	path = filepath.Join(dir, "kubeconfig")
+	require.NoError(t, os.WriteFile(path, []byte(`
 apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
@@ -138,6 +138,13 @@ users: [{name: u, user: {token: t}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 `), 0o600))
+	return path
+}
+
+// Without files, the certificate is one that the cluster signs for the addresses of the node.
+func TestFlags_ClusterRequestsServingCertificate(t *testing.T) {
+	dir := t.TempDir()
+	kubeconfig := unreachableCluster(t, dir)
 	args := []string{"-kubeconfig", kubeconfig, "-node-name", "n", "-node-ip", "127.0.0.1", "-root-dir", dir}
 	for name, tc := range map[string]struct {
 		args    []string
