@@ -36,7 +36,7 @@ func newAddresses(nodeName, nodeIP string) *addresses {
 func (a *addresses) detect() ([]corev1.NodeAddress, error) {
 	all, err := node.Addresses(a.cfg)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w with -node-ip", err) // it ends in what to give
 	}
 	var ips []string
 	for _, address := range all {

@@ -36,6 +36,7 @@ func TestAddresses_FollowTheMachine(t *testing.T) {
 	opts, err := options(&f, log, nil, plugins, accounts)
 	require.NoError(t, err)
 	assert.Contains(t, text.String(), "node address not found")
+	assert.Contains(t, text.String(), "give it with -node-ip")
 	c, err := f.cluster(t.Context(), plugins, accounts, log)
 	require.NoError(t, err)
 	require.NotNil(t, c.serving)
