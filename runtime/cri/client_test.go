@@ -106,6 +106,49 @@ func TestClient_InspectListedPod(t *testing.T) {
 	}
 }
 
+// A list that lacks the sandbox of a running container is completed: without it the pod would
+// be replaced. A sandbox of another pod or owner is not taken for it, and one that is gone costs
+// one call.
+func TestClient_InspectListedPod_UnlistedSandbox(t *testing.T) {
+	f := newFake()
+	f.addImage(busybox)
+	pod := onePod("main")
+	require.Empty(t, f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
+	c := f.client(t, Config{})
+	listed, err := c.Pods(t.Context())
+	require.NoError(t, err)
+	require.Len(t, listed, 1)
+	want, err := c.InspectListedPod(t.Context(), listed[0])
+	require.NoError(t, err)
+	require.Len(t, want.Sandboxes, 1)
+	short := listed[0]
+	short.Sandboxes = nil
+
+	f.took()
+	c = f.client(t, Config{})
+	got, err := c.InspectListedPod(t.Context(), short)
+	require.NoError(t, err)
+	got.ObservedAt = want.ObservedAt
+	assert.Equal(t, want, got)
+	assert.ElementsMatch(t, []string{"PodSandboxStatus", "ContainerStatus"}, f.took())
+
+	got, err = f.client(t, Config{Owner: "another"}).InspectListedPod(t.Context(), short)
+	require.NoError(t, err)
+	assert.Empty(t, got.Sandboxes, "of another owner")
+	foreign := short
+	foreign.UID = "uid-of-another"
+	got, err = f.client(t, Config{}).InspectListedPod(t.Context(), foreign)
+	require.NoError(t, err)
+	assert.Empty(t, got.Sandboxes, "of another pod")
+
+	require.NoError(t, f.client(t, Config{}).RemoveSandbox(t.Context(), want.Sandboxes[0].ID))
+	f.took()
+	got, err = f.client(t, Config{}).InspectListedPod(t.Context(), short)
+	require.NoError(t, err)
+	assert.Empty(t, got.Sandboxes, "gone")
+	assert.ElementsMatch(t, []string{"PodSandboxStatus", "ContainerStatus"}, f.took())
+}
+
 func TestInspectionOfNothingIsAnEmptyPod(t *testing.T) {
 	c := newFake().client(t, Config{})
 	observed, err := c.Pod(t.Context(), "uid-0")

@@ -66,12 +66,14 @@ func (c *Client) InspectListedPod(ctx context.Context, listed runtime.Pod) (runt
 }
 
 // fillIn asks for what the lists do not tell and known does not either. What
-// went away between list and status call is left out.
+// went away between list and status call is left out. A sandbox that the list lacks
+// and a container runs in is added: without it the pod would be replaced.
 func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(inspectAtOnce)
-	var mu sync.Mutex // guards gone
+	var mu sync.Mutex // guards removed and unlisted
 	removed := make(map[string]bool)
+	var unlisted []runtime.Sandbox
 	missing := func(id string, err error) error {
 		if !errors.Is(err, runtime.ErrNotFound) {
 			return err
@@ -94,6 +96,24 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 				return missing(s.ID, err)
 			}
 			*s = translate.AddSandboxStatus(*s, st)
+			return nil
+		})
+	}
+	for _, id := range unlistedSandboxes(p) {
+		g.Go(func() error {
+			st, err := c.sandboxStatus(ctx, id)
+			if err != nil {
+				return missing(id, err)
+			}
+			if st.GetId() != id || types.UID(st.GetMetadata().GetUid()) != p.UID || !c.claims().sandbox(st.GetLabels(), st.GetAnnotations()) {
+				return nil
+			}
+			c.owned.add(id)
+			s := translate.AddSandboxStatus(translate.ObservedSandbox(translate.ListItem(st)), st)
+			s.Labels, s.Annotations = c.strings.rest(s.Labels, p, owner), c.strings.rest(s.Annotations, p, owner)
+			mu.Lock()
+			unlisted = append(unlisted, s)
+			mu.Unlock()
 			return nil
 		})
 	}
@@ -122,11 +142,30 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	if len(unlisted) > 0 {
+		p.Sandboxes = append(p.Sandboxes, unlisted...)
+		newestFirst(p)
+	}
 	if len(removed) > 0 {
 		p.Sandboxes = without(p.Sandboxes, func(s runtime.Sandbox) bool { return removed[s.ID] })
 		p.Containers = without(p.Containers, func(ct runtime.Container) bool { return removed[ct.ID] })
 	}
 	return nil
+}
+
+// unlistedSandboxes returns the ids of sandboxes that containers run in and the list lacks.
+// Containers do not outlive their sandbox, so that the list is wrong or older than theirs.
+func unlistedSandboxes(p *runtime.Pod) []string {
+	var ids []string
+	for i := range p.Containers {
+		ct := &p.Containers[i]
+		if ct.State != runtime.Running || ct.SandboxID == "" || slices.Contains(ids, ct.SandboxID) ||
+			slices.ContainsFunc(p.Sandboxes, func(s runtime.Sandbox) bool { return s.ID == ct.SandboxID }) {
+			continue
+		}
+		ids = append(ids, ct.SandboxID)
+	}
+	return ids
 }
 
 // without returns all but those that are to be dropped. It does not change all.

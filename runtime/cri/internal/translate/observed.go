@@ -39,6 +39,14 @@ func ObservedSandbox(s *v1.PodSandbox) runtime.Sandbox {
 	return out
 }
 
+// ListItem returns the item that a listing would have for a sandbox with that status.
+func ListItem(st *v1.PodSandboxStatus) *v1.PodSandbox {
+	return &v1.PodSandbox{
+		Id: st.GetId(), Metadata: st.GetMetadata(), State: st.GetState(), CreatedAt: st.GetCreatedAt(),
+		Labels: st.GetLabels(), Annotations: st.GetAnnotations(), RuntimeHandler: st.GetRuntimeHandler(),
+	}
+}
+
 // AddSandboxStatus adds what only the status of a sandbox tells.
 func AddSandboxStatus(s runtime.Sandbox, st *v1.PodSandboxStatus) runtime.Sandbox {
 	if st.GetState() == v1.PodSandboxState_SANDBOX_NOTREADY {
