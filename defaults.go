@@ -85,7 +85,7 @@ func NewProber(c *Components) (Prober, error) {
 	dial := runtime.Dialer(c.Runtime)
 	return configured(c, probe.New, probe.Config{
 		PodCache: c.PodCache, Execer: c.Runtime, GRPC: grpchealth.New(grpchealth.Config{Dial: dial}).Check, Dial: dial,
-		HostIP: c.Node.HostIP(), Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.Probe,
+		HostIP: c.Node.HostIP, Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.Probe,
 	})
 }
 
@@ -119,7 +119,7 @@ func NewSyncer(c *Components) (Syncer, error) {
 		UserNamespaces: c.UserNamespaces, Probes: c.Prober, Objects: c.Objects, NetworkReady: c.RuntimeState.Network, Recorder: c.Recorder,
 		Logger: c.Logger, PodsDir: c.path(podsDirName), LogsDir: c.Node.PodLogsDir, Owner: c.Owner, Hooks: c.Hooks.PodSync,
 		Node: podsync.Node{
-			Name: c.NodeName, IPs: c.Node.IPs, Allocatable: c.Node.Allocatable,
+			Name: c.NodeName, IPs: c.Node.HostIPs, Allocatable: c.Node.Allocatable,
 			ResolvConf: c.Node.ResolvConf, ClusterDNS: c.Node.ClusterDNS, ClusterDomain: c.Node.ClusterDomain,
 		},
 	})
@@ -336,7 +336,7 @@ func (c *Components) evictor() podworkers.Evictor {
 
 // nodeInfo returns what statuses report about the node.
 func (c *Components) nodeInfo() status.NodeInfo {
-	return status.NodeInfo{HostIPs: c.Node.IPs, RuntimeName: c.RuntimeState.Name(), RunsPods: runtime.RunsPods(c.Runtime)}
+	return status.NodeInfo{HostIPs: c.Node.HostIPs(), RuntimeName: c.RuntimeState.Name(), RunsPods: runtime.RunsPods(c.Runtime)}
 }
 
 // podKiller requests the termination of a pod from the workers, which are built later.

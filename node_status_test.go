@@ -2,7 +2,9 @@ package agent_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -10,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
 )
@@ -62,4 +65,33 @@ func TestAgent_NodeStatus(t *testing.T) {
 	}
 	runSimulated(t, check, func() podsource.Source { return podsource.NewMemory() },
 		agent.WithNode(node.Config{IPs: []string{"192.0.2.1"}, MaxPods: 7, Port: 10250}))
+}
+
+// A node whose address changes: pods have the new one from their next sync on.
+func TestWithNode_CurrentIPs(t *testing.T) {
+	var ip atomic.Value
+	ip.Store("192.0.2.1")
+	var pods *podsource.Memory
+	hostIP := func(a *agent.Agent, name string) string {
+		for e := range a.Watch(context.Background()) {
+			if e.Pod.Name == name {
+				return e.Pod.Status.HostIP
+			}
+		}
+		return ""
+	}
+	during := func(a *agent.Agent) {
+		assert.Equal(t, "192.0.2.1", hostIP(a, "web"))
+		ip.Store("192.0.2.2")
+		pods.Put(agenttest.Pod("later"))
+		time.Sleep(5 * time.Minute)
+		assert.Equal(t, "192.0.2.2", hostIP(a, "web"))
+		assert.Equal(t, "192.0.2.2", hostIP(a, "later"))
+	}
+	source := func() podsource.Source {
+		pods = podsource.NewMemory(agenttest.Pod("web"))
+		return pods
+	}
+	runSimulated(t, during, source,
+		agent.WithNode(node.Config{CurrentIPs: func() []string { return []string{ip.Load().(string)} }}))
 }

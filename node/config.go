@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"path/filepath"
 	"slices"
 
@@ -24,6 +25,9 @@ const ResourcePIDs corev1.ResourceName = "pid"
 // sets no bound and makes no statement.
 type Config struct {
 	IPs []string // status.hostIPs, primary first
+	// CurrentIPs returns the IPs at the time, for a node whose addresses change: pods have them from their next sync on. It must not
+	// block, and is called from any goroutine. Default: IPs.
+	CurrentIPs func() []string
 	// Addresses returns what is reported as the addresses of the node, for each report. Default: IPs or, without any, those that the
 	// machine has then.
 	Addresses func() ([]corev1.NodeAddress, error)
@@ -93,6 +97,11 @@ func (c Config) Check() error {
 	if c.LogLinksDir != "" && filepath.Clean(c.LogLinksDir) == filepath.Clean(c.PodLogsDir) {
 		fail("LogLinksDir must not be PodLogsDir")
 	}
+	for _, ip := range c.IPs {
+		if net.ParseIP(ip) == nil {
+			fail("IPs: invalid IP address %q", ip)
+		}
+	}
 	if c.MaxPods < 0 {
 		fail("MaxPods %d is negative", c.MaxPods)
 	}
@@ -158,10 +167,19 @@ func (c Config) StatusConfig(nodeName string, machine fs.FS) StatusConfig {
 	}
 }
 
-// HostIP returns the primary IP of the node, or "" if it is not known.
+// HostIPs returns the IPs of the node at the time, primary first; none while they are not known.
+func (c Config) HostIPs() []string {
+	if c.CurrentIPs != nil {
+		return c.CurrentIPs()
+	}
+	return c.IPs
+}
+
+// HostIP returns the primary IP of the node at the time, or "" while it is not known.
 func (c Config) HostIP() string {
-	if len(c.IPs) == 0 {
+	ips := c.HostIPs()
+	if len(ips) == 0 {
 		return ""
 	}
-	return c.IPs[0]
+	return ips[0]
 }

@@ -36,6 +36,7 @@ func TestConfig_CheckRejectsContradictions(t *testing.T) {
 		`node: "links" is not an absolute path`:                                           {LogLinksDir: "links"},
 		`node: "slice" is not an absolute path`:                                           {NodeCgroup: "slice"},
 		`node: "pods" is not an absolute path`:                                            {CgroupRoot: "pods"},
+		`node: IPs: invalid IP address "nowhere"`:                                         {IPs: []string{"nowhere"}},
 		"node: LogLinksDir must not be PodLogsDir":                                        {LogLinksDir: "/logs/", PodLogsDir: "/logs"},
 	} {
 		require.EqualError(t, c.Check(), want)
@@ -89,6 +90,11 @@ func TestConfig_EffectivePodsCgroupLimits(t *testing.T) {
 func TestConfig_HostIP(t *testing.T) {
 	assert.Empty(t, node.Config{}.HostIP())
 	assert.Equal(t, "10.0.0.1", node.Config{IPs: []string{"10.0.0.1", "fd00::1"}}.HostIP())
+	current := []string{"10.0.0.2"}
+	c := node.Config{IPs: []string{"10.0.0.1"}, CurrentIPs: func() []string { return current }}
+	assert.Equal(t, "10.0.0.2", c.HostIP())
+	current = nil
+	assert.Empty(t, c.HostIP(), "not known")
 }
 
 func TestConfig_Needs(t *testing.T) {

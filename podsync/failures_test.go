@@ -74,7 +74,7 @@ func TestSync_WithoutOptionalParts(t *testing.T) {
 	n := &fakeNode{phase: corev1.PodRunning, start: &metav1.Time{Time: time.Now().Add(-time.Hour)}}
 	cfg, p, limit := newConfig(t, n), withUserNamespace(), int64(60)
 	cfg.Volumes, cfg.Cgroups, cfg.Probes, cfg.PodKiller, cfg.UserNamespaces, cfg.Recorder = nil, nil, nil, nil, nil, nil
-	cfg.Node = podsync.Node{Name: "n", IPs: []string{"192.0.2.1"}, Allocatable: corev1.ResourceList{}}
+	cfg.Node = podsync.Node{Name: "n", IPs: func() []string { return []string{"192.0.2.1"} }, Allocatable: corev1.ResourceList{}}
 	cfg.Objects = objects{}
 	p.Spec.ActiveDeadlineSeconds = &limit
 	out, err := newSyncer(t, cfg).Sync(t.Context(), p, runtime.Pod{})

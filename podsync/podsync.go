@@ -199,7 +199,7 @@ type Config struct {
 // Node has the facts about the node that pods depend on.
 type Node struct {
 	Name          string
-	IPs           []string            // primary first
+	IPs           func() []string     // at the time, primary first; it must not block. Default: none
 	Allocatable   corev1.ResourceList // value of a resourceFieldRef to a limit that is not set
 	ResolvConf    string              // Default: /etc/resolv.conf
 	ClusterDNS    []string            // name servers for dnsPolicy ClusterFirst. Default: as for Default
@@ -226,6 +226,9 @@ func (c *Config) fill() error {
 	require(c.AdmitTimeout >= 0, "AdmitTimeout must not be negative")
 	if c.AdmitTimeout == 0 {
 		c.AdmitTimeout = defaultAdmitTimeout
+	}
+	if c.Node.IPs == nil {
+		c.Node.IPs = func() []string { return nil }
 	}
 	if c.Node.ResolvConf == "" {
 		c.Node.ResolvConf = defaultResolvConf

@@ -38,7 +38,7 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState, wor
 	if !work {
 		return opts, "", nil
 	}
-	opts.NodeName, opts.HostIPs, opts.Allocatable, opts.Objects = s.cfg.Node.Name, s.cfg.Node.IPs, s.cfg.Node.Allocatable, s.cfg.Objects
+	opts.NodeName, opts.HostIPs, opts.Allocatable, opts.Objects = s.cfg.Node.Name, s.cfg.Node.IPs(), s.cfg.Node.Allocatable, s.cfg.Objects
 	opts.Hostname, opts.ClusterDomain = hostname(pod, s.cfg.Node.ClusterDomain)
 	if opts.DNS, err = s.resolver(pod); err != nil {
 		return opts, reasonDirectory, err

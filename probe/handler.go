@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +56,7 @@ func (m *Manager) target(b *probe, c *runtime.Container) target {
 		}
 	}
 	if t.ip == "" && podspec.IsHostNetwork(t.pod) {
-		t.ip = m.cfg.HostIP
+		t.ip = cmp.Or(m.cfg.HostIP(), "127.0.0.1")
 	}
 	return t
 }

@@ -333,7 +333,8 @@ func TestGRPCProbe(t *testing.T) {
 
 // PB-1: pods with hostNetwork are probed at the address of the node.
 func TestTarget_Address(t *testing.T) {
-	m, err := New(Config{PodCache: newNode(), HostIP: "192.0.2.1"})
+	hostIP := "192.0.2.1"
+	m, err := New(Config{PodCache: newNode(), HostIP: func() string { return hostIP }})
 	require.NoError(t, err)
 	c := &runtime.Container{ID: "1", SandboxID: "new"}
 	observed := runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "old", IPs: []string{"10.0.0.9"}}, {ID: "new", IPs: []string{"10.0.0.1", "fd00::1"}}}}
@@ -344,6 +345,10 @@ func TestTarget_Address(t *testing.T) {
 	assert.Empty(t, m.target(b, c).ip)
 	spec.Spec.HostNetwork = true
 	assert.Equal(t, "192.0.2.1", m.target(b, c).ip)
+	hostIP = "192.0.2.2"
+	assert.Equal(t, "192.0.2.2", m.target(b, c).ip, "as it is now")
+	hostIP = ""
+	assert.Equal(t, "127.0.0.1", m.target(b, c).ip, "not known")
 	observed.Sandboxes[1].IPs = []string{"10.0.0.2"}
 	assert.Equal(t, "10.0.0.2", m.target(b, c).ip, "the runtime knows better")
 }

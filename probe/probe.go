@@ -3,7 +3,6 @@ package probe
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -62,8 +61,8 @@ type Config struct {
 	// GRPC returns nil if the gRPC server at host:port reports the service as healthy; see
 	// package grpchealth. Default: grpc probes have no result.
 	GRPC func(ctx context.Context, address, service string) error
-	// HostIP is the address of pods with hostNetwork. Default: 127.0.0.1.
-	HostIP string
+	// HostIP returns the address of pods with hostNetwork at the time. It must not block. Default: 127.0.0.1, also for "".
+	HostIP func() string
 	// UserAgent of HTTP probes. Default: kube-probe/1.37.
 	UserAgent string
 
@@ -122,11 +121,8 @@ func (c *Config) fill() error {
 	if c.PodCache == nil {
 		errs = append(errs, errors.New("probe: Config.PodCache required"))
 	}
-	if c.HostIP == "" {
-		c.HostIP = "127.0.0.1"
-	}
-	if net.ParseIP(c.HostIP) == nil {
-		errs = append(errs, fmt.Errorf("probe: Config.HostIP: invalid IP address %q", c.HostIP))
+	if c.HostIP == nil {
+		c.HostIP = func() string { return "" }
 	}
 	if c.UserAgent == "" {
 		c.UserAgent = "kube-probe/1.37"

@@ -72,7 +72,7 @@ func (f *flags) describe(n node.Config, log *slog.Logger) (node.Config, error) {
 		if _, err := f.addresses.detect(); err != nil { // the network may come later
 			log.Warn("node address not found", slog.Any("err", err))
 		}
-		n.IPs, n.Addresses = f.addresses.current(), f.addresses.detect
+		n.CurrentIPs, n.Addresses = f.addresses.current, f.addresses.detect
 		return n, nil
 	}
 	ip, err := f.nodeIP, error(nil)
