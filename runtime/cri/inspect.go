@@ -71,9 +71,8 @@ func (c *Client) InspectListedPod(ctx context.Context, listed runtime.Pod) (runt
 func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(inspectAtOnce)
-	var mu sync.Mutex // guards removed and unlisted
+	var mu sync.Mutex // guards removed
 	removed := make(map[string]bool)
-	var unlisted []runtime.Sandbox
 	missing := func(id string, err error) error {
 		if !errors.Is(err, runtime.ErrNotFound) {
 			return err
@@ -84,6 +83,14 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 		return nil
 	}
 	owner := c.claims().owner
+	unlisted := unlistedSandboxes(p)
+	found := make([]runtime.Sandbox, len(unlisted))
+	for i, id := range unlisted {
+		g.Go(func() (err error) {
+			found[i], err = c.unlistedSandbox(ctx, p, id)
+			return err
+		})
+	}
 	for i := range p.Sandboxes {
 		s := &p.Sandboxes[i]
 		s.Labels, s.Annotations = c.strings.rest(s.Labels, p, owner), c.strings.rest(s.Annotations, p, owner)
@@ -96,24 +103,6 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 				return missing(s.ID, err)
 			}
 			*s = translate.AddSandboxStatus(*s, st)
-			return nil
-		})
-	}
-	for _, id := range unlistedSandboxes(p) {
-		g.Go(func() error {
-			st, err := c.sandboxStatus(ctx, id)
-			if err != nil {
-				return missing(id, err)
-			}
-			if st.GetId() != id || types.UID(st.GetMetadata().GetUid()) != p.UID || !c.claims().sandbox(st.GetLabels(), st.GetAnnotations()) {
-				return nil
-			}
-			c.owned.add(id)
-			s := translate.AddSandboxStatus(translate.ObservedSandbox(translate.ListItem(st)), st)
-			s.Labels, s.Annotations = c.strings.rest(s.Labels, p, owner), c.strings.rest(s.Annotations, p, owner)
-			mu.Lock()
-			unlisted = append(unlisted, s)
-			mu.Unlock()
 			return nil
 		})
 	}
@@ -142,8 +131,8 @@ func (c *Client) fillIn(ctx context.Context, p *runtime.Pod, known podFacts) err
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if len(unlisted) > 0 {
-		p.Sandboxes = append(p.Sandboxes, unlisted...)
+	if found = without(found, func(s runtime.Sandbox) bool { return s.ID == "" }); len(found) > 0 {
+		p.Sandboxes = append(p.Sandboxes, found...)
 		newestFirst(p)
 	}
 	if len(removed) > 0 {
@@ -166,6 +155,23 @@ func unlistedSandboxes(p *runtime.Pod) []string {
 		ids = append(ids, ct.SandboxID)
 	}
 	return ids
+}
+
+// unlistedSandbox returns a sandbox of the pod by its status alone; the zero value if there is none
+// that is the pod's and the Client's.
+func (c *Client) unlistedSandbox(ctx context.Context, p *runtime.Pod, id string) (runtime.Sandbox, error) {
+	st, err := c.sandboxStatus(ctx, id)
+	if errors.Is(err, runtime.ErrNotFound) {
+		return runtime.Sandbox{}, nil
+	}
+	claims := c.claims()
+	if err != nil || st.GetId() != id || types.UID(st.GetMetadata().GetUid()) != p.UID || !claims.sandbox(st.GetLabels(), st.GetAnnotations()) {
+		return runtime.Sandbox{}, err
+	}
+	c.owned.add(id)
+	s := translate.AddSandboxStatus(translate.ObservedSandbox(translate.ListItem(st)), st)
+	s.Labels, s.Annotations = c.strings.rest(s.Labels, p, claims.owner), c.strings.rest(s.Annotations, p, claims.owner)
+	return s, nil
 }
 
 // without returns all but those that are to be dropped. It does not change all.
