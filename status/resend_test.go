@@ -35,6 +35,7 @@ type storingSink struct {
 	duplicates []string // what it received although it had it for sure
 	received   []string
 	expected   bool // a duplicate is expected, since the last send
+	expectedAt time.Time
 }
 
 func (h *storingSink) SetStatus(_ context.Context, _ *corev1.Pod, st corev1.PodStatus) error {
@@ -46,7 +47,9 @@ func (h *storingSink) SetStatus(_ context.Context, _ *corev1.Pod, st corev1.PodS
 	if h.sure && h.stored == reason && !h.expected {
 		h.duplicates = append(h.duplicates, reason)
 	}
-	h.expected = false
+	if time.Now().After(h.expectedAt) { // else this send may have been on its way before
+		h.expected = false
+	}
 	h.mu.Unlock()
 	time.Sleep(h.took)
 	received, err := true, error(nil)
@@ -74,7 +77,7 @@ func (h *storingSink) DeleteStatus(context.Context, *corev1.Pod) error {
 func (h *storingSink) expectResent() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.expected = true
+	h.expected, h.expectedAt = true, time.Now()
 }
 
 // ST-6: a status that changes and changes back before it is sent is not sent
