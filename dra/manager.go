@@ -2,6 +2,8 @@ package dra
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -145,7 +147,9 @@ func (m *Manager) preparePodClaim(ctx context.Context, pod *corev1.Pod, entry *c
 		return fmt.Errorf("ResourceClaim %s: %w", name, err)
 	}
 	if claim != nil {
-		known = m.use(pod, claim)
+		if known, err = m.use(pod, claim); err != nil {
+			return fmt.Errorf("ResourceClaim %s: %w", name, err)
+		}
 	}
 	if err := m.prepareClaim(ctx, pod, known); err != nil {
 		return fmt.Errorf("ResourceClaim %s: prepare: %w", name, err)
@@ -187,13 +191,20 @@ func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *clai
 	return nil
 }
 
-// use records that a pod uses a claim.
-func (m *Manager) use(pod *corev1.Pod, claim *resourcev1.ResourceClaim) *claimState {
+// use records that a pod uses a claim. A claim that was allocated anew waits until its former devices are released.
+func (m *Manager) use(pod *corev1.Pod, claim *resourcev1.ResourceClaim) (*claimState, error) {
+	allocation := allocationOf(claim)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	state := m.claims[claim.UID]
+	if state != nil && state.Allocation != "" && state.Allocation != allocation {
+		return nil, errors.New("it was allocated anew, and the devices it had before are not released yet")
+	}
 	if state == nil {
-		state = &claimState{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, Drivers: map[string]*[]device{}, inUse: make(chan struct{}, 1)}
+		state = &claimState{
+			Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, Drivers: map[string]*[]device{}, Allocation: allocation,
+			inUse: make(chan struct{}, 1),
+		}
 		for _, r := range claim.Status.Allocation.Devices.Results {
 			state.Drivers[r.Driver] = nil
 		}
@@ -204,7 +215,36 @@ func (m *Manager) use(pod *corev1.Pod, claim *resourcev1.ResourceClaim) *claimSt
 		state.Pods = append(state.Pods, pod.UID)
 		m.file.Changed()
 	}
-	return state
+	return state, nil
+}
+
+// allocationOf identifies the devices that a claim was allocated.
+func allocationOf(claim *resourcev1.ResourceClaim) string {
+	var devices strings.Builder
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		fmt.Fprintf(&devices, "%q %q %q %q\n", r.Request, r.Driver, r.Pool, r.Device)
+	}
+	hash := sha256.Sum256([]byte(devices.String()))
+	return hex.EncodeToString(hash[:8])
+}
+
+// HasUnreleased implements podsync.EarlyReleaser: it reports whether the pod has claims that are not released. The cluster gives a claim to others
+// once its pods have ended.
+func (m *Manager) HasUnreleased(pod *corev1.Pod) bool {
+	if len(pod.Spec.ResourceClaims) == 0 {
+		return false
+	}
+	if m.load() != nil {
+		return true // as long as it is not known, as Release fails, too
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.claims {
+		if slices.Contains(c.Pods, pod.UID) {
+			return true
+		}
+	}
+	return false
 }
 
 // Release implements podsync.Releaser: claims that no other pod uses are released by their
@@ -245,15 +285,19 @@ func (m *Manager) releaseClaim(c *claimState, uid types.UID) error {
 	var drivers []string
 	if last {
 		drivers = slices.Sorted(maps.Keys(c.Drivers))
+		for _, driver := range drivers {
+			c.Drivers[driver] = nil // to be prepared again if another pod comes, whatever becomes of the calls
+		}
+		m.file.Changed()
 	}
 	m.mu.Unlock()
+	if last {
+		_ = m.save() // a full disk must not keep a pod from ending; Release reports it
+	}
 	for _, driver := range drivers {
 		if err := m.unprepare(context.WithoutCancel(ctx), driver, c); err != nil {
 			return err
 		}
-		m.mu.Lock()
-		c.Drivers[driver] = nil // to be prepared again, if a pod has come meanwhile
-		m.mu.Unlock()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -37,6 +37,8 @@ type claimState struct {
 	Pods      []types.UID `json:"pods"`
 	// Drivers have the devices of the claim that each has prepared, nil before.
 	Drivers map[string]*[]device `json:"drivers"`
+	// Allocation identifies the devices that the claim was allocated; "" in files of former versions.
+	Allocation string `json:"allocation,omitempty"`
 
 	inUse chan struct{} // one slot: the right to have it prepared or released
 }

@@ -164,6 +164,17 @@ func NotifyHealth(injectors []Injector, f func(uid types.UID)) {
 	}
 }
 
+// hasUnreleased reports whether the pod has something that is to be released before it is reported as
+// ended.
+func (s *Syncer) hasUnreleased(pod *corev1.Pod) (has bool) {
+	for _, i := range s.cfg.Injectors {
+		if h, ok := i.(EarlyReleaser); ok {
+			safe.Do(s.cfg.Logger, "what pod "+podspec.FullName(pod)+" has", func() { has = has || h.HasUnreleased(pod) })
+		}
+	}
+	return has
+}
+
 // releaseInjections frees what the Injectors have set aside for a pod.
 func (s *Syncer) releaseInjections(uid types.UID) error {
 	var errs []error

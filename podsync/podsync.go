@@ -118,6 +118,15 @@ type Releaser interface {
 	Release(uid types.UID) error
 }
 
+// EarlyReleaser is a Releaser of something that others get once the pod has ended, such as devices that
+// the cluster allocates. The pod is not reported as ended before it is released.
+type EarlyReleaser interface {
+	Releaser
+	// HasUnreleased reports whether the pod has something that is not released. It is called at each
+	// sync and must not block.
+	HasUnreleased(pod *corev1.Pod) bool
+}
+
 // CPUAssigner is an Injector that gives containers CPUs for themselves. The CPU limits of these
 // are not enforced, because a quota would stop them while their CPUs are idle. Its methods are
 // called often and must not block.

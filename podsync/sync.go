@@ -50,7 +50,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	st.inRuntime = len(observed.Sandboxes) > 0
 	s.logExits(pod, st, observed)
 	observed = s.markExclusiveCPUs(pod, observed)
-	report := runtime.Report{Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod), Blocked: st.blocked}
+	report := runtime.Report{Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod), Unreleased: s.hasUnreleased(pod), Blocked: st.blocked}
 	status := s.cfg.Statuses.Observe(pod, report)
 	if podspec.IsTerminalPhase(status.Phase) {
 		return runtime.SyncResult{Terminal: true}, nil

@@ -23,7 +23,7 @@ var ErrStillRunning = errors.New("containers are still running")
 // Terminate stops the containers of the pod within the grace period of t and records
 // their results. It blocks until they have stopped or ctx is done. To shorten the grace
 // period, the caller cancels ctx and calls Terminate again. Success means that nothing
-// of the pod runs.
+// of the pod runs, and that it has nothing left that others get once it has ended.
 //
 // A pod without containers in its spec is an orphan, known only from the runtime. It
 // has no status, and all its resources are removed.
@@ -34,7 +34,10 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, observed runtim
 	s.logExits(pod, st, observed)
 	if !orphan {
 		observed = s.markExclusiveCPUs(pod, observed)
-		s.cfg.Statuses.Observe(pod, runtime.Report{Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod), Termination: &t})
+		s.cfg.Statuses.Observe(pod, runtime.Report{
+			Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod),
+			Termination: &t, Unreleased: s.hasUnreleased(pod),
+		})
 	}
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.StopLivenessAndStartup(pod.UID)
@@ -56,6 +59,12 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, observed runtim
 	s.logExits(pod, st, final)
 	if orphan {
 		return s.removeAll(ctx, pod, final)
+	}
+	if !t.Drained && s.hasUnreleased(pod) { // others get it once the pod is reported as ended
+		if err := s.releaseInjections(pod.UID); err != nil {
+			s.emitOnce(ctx, pod, st, reasonCleanup, err)
+			return err
+		}
 	}
 	s.cfg.Statuses.Observe(pod, runtime.Report{Observed: final, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod), Termination: &t})
 	if s.cfg.Probes != nil {

@@ -81,6 +81,7 @@ type Report struct {
 	Resources   ResourceStatuses // by container name; one without keeps those of its previous status
 	Termination *Termination     // set once termination was requested
 	Finished    bool             // terminated, and all resources released
+	Unreleased  bool             // it has something that others get once it has ended: its phase is not terminal before the release
 	Blocked     *Failure         // soft admission: the phase is Pending, and exited containers start from the beginning
 }
 

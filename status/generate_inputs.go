@@ -22,7 +22,7 @@ type generateInputs struct {
 // inTransition reports whether a pod has a failure, a termination or another change in
 // progress. Its status depends on more than the inputs that are compared.
 func inTransition(r *runtime.Report) bool {
-	return r.Termination != nil || r.Finished || r.Blocked != nil || len(r.Failures) > 0
+	return r.Termination != nil || r.Finished || r.Unreleased || r.Blocked != nil || len(r.Failures) > 0
 }
 
 // inputs returns the inputs of a status, or nil for a pod in transition.

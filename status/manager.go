@@ -141,15 +141,25 @@ func (m *Manager) Run(ctx context.Context) error {
 
 // Observe generates the pod's new status from a report and the previous status, keeps
 // it, and queues it for the sinks if it changed. It returns the status, which is
-// read-only.
+// read-only. With Report.Unreleased, what is kept and sent does not have the terminal
+// phase that is returned.
 func (m *Manager) Observe(pod *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	env := m.env()
 	if st, ok := m.unchanged(pod, &r, env); ok {
 		return st
 	}
-	return m.change(pod, inputs(pod, &r, env), !r.Finished, func(previous corev1.PodStatus) corev1.PodStatus {
-		return Generate(pod, r, previous, env, time.Now())
+	var generated corev1.PodStatus
+	kept := m.change(pod, inputs(pod, &r, env), !r.Finished, func(previous corev1.PodStatus) corev1.PodStatus {
+		generated = Generate(pod, r, previous, env, time.Now())
+		if r.Unreleased {
+			return notEnded(generated, &previous)
+		}
+		return generated
 	})
+	if r.Unreleased {
+		return generated
+	}
+	return kept
 }
 
 // env returns Config.NodeInfo, or the zero value if it panics.

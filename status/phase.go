@@ -19,12 +19,8 @@ func (g *generator) phase(st *corev1.PodStatus) {
 		st.Phase, st.Reason, st.Message = corev1.PodFailed, e.Reason, e.Message
 	}
 	if podspec.IsTerminalPhase(st.Phase) && g.report.Observed.CouldHaveRunningContainers() {
-		// An ephemeral container, or one that is being stopped. Until it has exited
-		// the pod is Running, unless no regular container had started.
-		st.Phase, st.Reason, st.Message = corev1.PodPending, "", ""
-		if anyRegularStarted(st) || g.previous.Phase == corev1.PodRunning {
-			st.Phase = corev1.PodRunning
-		}
+		// An ephemeral container, or one that is being stopped, has not exited.
+		*st = notEnded(*st, g.previous)
 	}
 	if b := g.report.Blocked; b != nil { // terminations are not results: the pod starts from the beginning
 		st.Phase, st.Reason, st.Message = corev1.PodPending, b.Reason, b.Message
@@ -32,6 +28,19 @@ func (g *generator) phase(st *corev1.PodStatus) {
 			st.Reason = reasonBlocked
 		}
 	}
+}
+
+// notEnded returns a status whose phase is not terminal yet, unless the previous one was: the pod
+// is Running, or Pending if no regular container had started.
+func notEnded(st corev1.PodStatus, previous *corev1.PodStatus) corev1.PodStatus {
+	if !podspec.IsTerminalPhase(st.Phase) || podspec.IsTerminalPhase(previous.Phase) {
+		return st
+	}
+	st.Phase, st.Reason, st.Message = corev1.PodPending, "", ""
+	if anyRegularStarted(&st) || previous.Phase == corev1.PodRunning {
+		st.Phase = corev1.PodRunning
+	}
+	return st
 }
 
 // Phase returns the phase that follows from the container statuses in st. Containers

@@ -1,0 +1,79 @@
+package dra_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	resourcev1 "k8s.io/api/resource/v1"
+	api "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"github.com/sublet-dev/agent/dra"
+)
+
+// A release that one driver has completed and another has not is remembered as begun: the next pod with the claim has it prepared
+// by both, also after a restart.
+func TestManager_PreparesAfterPartOfARelease(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		file, first, second := stateFile(t), new(fakeDriver), new(fakeDriver)
+		claims := fakeClaims{"a": claim("a", gpuDriver, "z.example")}
+		firstPlugin, secondPlugin := serve(t, first), serve(t, second)
+		secondPlugin.Name = "z.example"
+		start := func() *dra.Manager {
+			m := newManager(t, file, claims)
+			register(t, m, firstPlugin)
+			register(t, m, secondPlugin)
+			return m
+		}
+		m := start()
+		inject(t, m, pod("one", "a"), false)
+		second.answer = func(string, *api.Claim) (string, error) { return "", errors.New("busy") }
+		require.ErrorContains(t, m.Release("one"), "busy")
+		require.Equal(t, []string{"prepare a", "unprepare a"}, first.taken())
+		second.answers("", nil)
+		if restarted {
+			m = start()
+		}
+		inject(t, m, pod("two", "a"), false)
+		require.Equal(t, []string{"prepare a"}, first.taken(), "restarted: %v", restarted)
+	}
+}
+
+// A claim that gets other devices while its former ones are not released waits for that: a driver would have the two mixed up.
+func TestManager_ReleasesBeforeAnotherAllocation(t *testing.T) {
+	d := new(fakeDriver)
+	claims := fakeClaims{"a": claim("a", gpuDriver)}
+	m := newManager(t, stateFile(t), claims)
+	register(t, m, serve(t, d))
+	inject(t, m, pod("one", "a"), false)
+	d.answers("busy", nil)
+	require.Error(t, m.Release("one"))
+	next := claim("a", gpuDriver)
+	next.Status.Allocation.Devices.Results = []resourcev1.DeviceRequestAllocationResult{{Request: "gpu", Driver: gpuDriver, Pool: "node", Device: "another"}}
+	claims["a"] = next
+	d.answers("", nil)
+	d.taken()
+	require.ErrorContains(t, injectErr(t, m, pod("two", "a")), "not released yet")
+	require.Empty(t, d.taken())
+	require.NoError(t, m.Release("one"))
+	inject(t, m, pod("two", "a"), false)
+	require.Equal(t, []string{"unprepare a", "prepare a"}, d.taken())
+}
+
+func TestManager_HasUnreleased(t *testing.T) {
+	d, file := new(fakeDriver), stateFile(t)
+	claims := fakeClaims{"a": claim("a", gpuDriver)}
+	m := newManager(t, file, claims)
+	register(t, m, serve(t, d))
+	p := pod("one", "a")
+	assert.False(t, m.HasUnreleased(p), "nothing is prepared")
+	inject(t, m, p, false)
+	assert.True(t, m.HasUnreleased(p))
+	assert.False(t, m.HasUnreleased(pod("two", "a")), "another pod")
+	m = newManager(t, file, claims)
+	assert.True(t, m.HasUnreleased(p), "after a restart")
+	register(t, m, serve(t, d))
+	require.NoError(t, m.Release("one"))
+	assert.False(t, m.HasUnreleased(p))
+}
