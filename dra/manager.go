@@ -191,14 +191,14 @@ func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *clai
 	return nil
 }
 
-// use records that a pod uses a claim. A claim that was allocated anew waits until its former devices are released.
+// use records that a pod uses a claim. A claim that was allocated other devices waits until its former ones are released.
 func (m *Manager) use(pod *corev1.Pod, claim *resourcev1.ResourceClaim) (*claimState, error) {
 	allocation := allocationOf(claim)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	state := m.claims[claim.UID]
 	if state != nil && state.Allocation != "" && state.Allocation != allocation {
-		return nil, errors.New("it was allocated anew, and the devices it had before are not released yet")
+		return nil, errors.New("it was allocated other devices, and those it had before are not released yet")
 	}
 	if state == nil {
 		state = &claimState{
@@ -228,8 +228,8 @@ func allocationOf(claim *resourcev1.ResourceClaim) string {
 	return hex.EncodeToString(hash[:8])
 }
 
-// HasUnreleased implements podsync.EarlyReleaser: it reports whether the pod has claims that are not released. The cluster gives a claim to others
-// once its pods have ended.
+// HasUnreleased implements podsync.EarlyReleaser: it reports whether the pod has claims that are not released. The cluster gives a claim
+// to others once its pods have ended.
 func (m *Manager) HasUnreleased(pod *corev1.Pod) bool {
 	if len(pod.Spec.ResourceClaims) == 0 {
 		return false
