@@ -199,11 +199,12 @@ func (r *Runtime) exited(c *container, e Exit) {
 	c.console.close() // first: a client that observes the exit reads the complete log
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c.launch != nil { // StartContainer finishes it after it has recorded the start
+	switch {
+	case c.launch != nil: // StartContainer finishes it after it has recorded the start
 		c.exit = &e
-		return
+	case c.finished == 0: // else the executor has broken its promise: it exited before, or was never started
+		r.finish(c, e)
 	}
-	r.finish(c, e)
 }
 
 // finish moves c to exited. The caller holds mu.

@@ -19,7 +19,8 @@ import (
 // clumsy is an executor that panics in one of its methods.
 type clumsy struct {
 	*simulated.Executor
-	in string
+	in     string
+	exited func(embedded.Exit) // of the container that was started last
 }
 
 func (e *clumsy) panicIn(method string) {
@@ -35,7 +36,9 @@ func (e *clumsy) Create(ctx context.Context, c *embedded.Container) error {
 
 func (e *clumsy) Start(ctx context.Context, c *embedded.Container, sio embedded.IO, exited func(embedded.Exit)) (embedded.Process, error) {
 	e.panicIn("Start")
+	e.exited = exited
 	p, err := e.Executor.Start(ctx, c, sio, exited)
+	e.panicIn("Start, with a process")
 	return clumsyProcess{p, e}, err
 }
 
@@ -74,7 +77,7 @@ func (e *clumsy) Close() error {
 func TestRuntime_SurvivesPanicsOfTheExecutor(t *testing.T) {
 	for _, method := range []string{"Create", "Start", "Exec", "Remove"} {
 		t.Run(method, func(t *testing.T) {
-			e := &clumsy{simulated.New(simulated.Config{}), method}
+			e := &clumsy{Executor: simulated.New(simulated.Config{}), in: method}
 			g := newRig(t, embedded.Config{Executor: e})
 			sb := g.RunPod(t, embeddedtest.PodConfig("p"))
 			use := func() (id string, err error) {
@@ -102,13 +105,37 @@ func TestRuntime_SurvivesPanicsOfTheExecutor(t *testing.T) {
 	}
 }
 
+// AG-9: a container whose executor reports a second exit, or one after its start has failed, has exited as it was reported first.
+func TestRuntime_SurvivesExtraExits(t *testing.T) {
+	for _, in := range []string{"", "Start, with a process"} {
+		e := &clumsy{Executor: simulated.New(simulated.Config{}), in: in}
+		g := newRig(t, embedded.Config{Executor: e})
+		sb := g.RunPod(t, embeddedtest.PodConfig("p"))
+		id, err := g.Create(t, sb, nil, "sleep", "1d")
+		require.NoError(t, err)
+		_, err = g.CRI.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: id})
+		want := int32(3)
+		if in != "" {
+			require.ErrorContains(t, err, "no such luck")
+			want = 128
+		}
+		e.exited(embedded.Exit{Code: 3})
+		e.exited(embedded.Exit{Code: 4})
+		st, err := g.CRI.ContainerStatus(t.Context(), &v1.ContainerStatusRequest{ContainerId: id})
+		require.NoError(t, err)
+		assert.Equal(t, want, st.GetStatus().GetExitCode())
+		_, err = g.CRI.RemoveContainer(t.Context(), &v1.RemoveContainerRequest{ContainerId: id})
+		require.NoError(t, err)
+	}
+}
+
 // AG-9: an executor panics outside of a call of a client.
 func TestRuntime_SurvivesPanicsOfHostPorts(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	port := lis.Addr().(*net.TCPAddr).Port
 	require.NoError(t, lis.Close())
-	g := newRig(t, embedded.Config{Executor: &clumsy{simulated.New(simulated.Config{}), "DialPod"}, HostPorts: true})
+	g := newRig(t, embedded.Config{Executor: &clumsy{Executor: simulated.New(simulated.Config{}), in: "DialPod"}, HostPorts: true})
 	pod := embeddedtest.PodConfig("p")
 	pod.PortMappings = []*v1.PortMapping{{HostIp: "127.0.0.1", HostPort: int32(port), ContainerPort: 80}}
 	g.RunPod(t, pod)
@@ -125,7 +152,7 @@ func TestRuntime_SurvivesPanicsOfHostPorts(t *testing.T) {
 func TestRuntime_CloseSurvivesPanicsOfTheExecutor(t *testing.T) {
 	for _, method := range []string{"Signal", "Close"} {
 		t.Run(method, func(t *testing.T) {
-			e := &clumsy{simulated.New(simulated.Config{}), ""}
+			e := &clumsy{Executor: simulated.New(simulated.Config{})}
 			r, err := embedded.New(embedded.Config{Executor: e})
 			require.NoError(t, err)
 			_, err = r.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "app"}})
