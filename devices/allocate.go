@@ -150,6 +150,9 @@ func (m *Manager) choose(ctx context.Context, pod *corev1.Pod, container string,
 		return nil, nil, err
 	}
 	ids := pick(wish, slices.Concat(c.reusable, c.free), n)
+	if len(ids) < n {
+		return nil, nil, fmt.Errorf("%w: %d requested, %d found", ErrNotEnough, n, len(ids))
+	}
 	m.record(pod.UID, container, name, allocation{IDs: ids, near: c.near})
 	return ids, c.plugin, nil
 }
@@ -170,7 +173,7 @@ func pick(wish, available []string, n int) []string {
 type candidates struct {
 	plugin   Plugin
 	reusable []string     // of init containers of the pod, which run before
-	free     []string     // not allocated, sorted
+	free     []string     // not allocated or its own, without those of reusable; sorted
 	near     topology.Set // the NUMA nodes that they were chosen by, if any
 }
 
@@ -192,7 +195,7 @@ func (m *Manager) candidates(pod *corev1.Pod, container string, name corev1.Reso
 		delete(used, id)
 	}
 	for _, id := range slices.Sorted(maps.Keys(r.devices)) {
-		if r.devices[id].Healthy && !used[id] {
+		if r.devices[id].Healthy && !used[id] && !slices.Contains(c.reusable, id) {
 			c.free = append(c.free, id)
 		}
 	}

@@ -136,3 +136,71 @@ func TestManager_ReplacesNearDevices(t *testing.T) {
 	require.Equal(t, "a0", injection.Env["GPUS"], "it may run with what it has")
 	require.Equal(t, "b1", inject(t, m, p))
 }
+
+// takenOver is a pod with an init container and an app container that took over its two devices.
+func takenOver() *corev1.Pod {
+	p := pod("p", container("app", 2))
+	p.Spec.InitContainers = []corev1.Container{container("init", 2)}
+	return p
+}
+
+// injectInit allocates for the init container of a pod.
+func injectInit(t *testing.T, m *devices.Manager, p *corev1.Pod) {
+	t.Helper()
+	_, err := m.Inject(t.Context(), p, &p.Spec.InitContainers[0], false)
+	require.NoError(t, err)
+}
+
+// A device that a container took over counts once among those that it can get: it does not start
+// with fewer than it requests.
+func TestInject_CountsDevicesTakenOverOnce(t *testing.T) {
+	m := newManager(t, stateFile(t))
+	plugin := &fake{}
+	require.NoError(t, m.Update(gpu, plugin, healthy("a", "b")))
+	p := takenOver()
+	injectInit(t, m, p)
+	require.Equal(t, "a,b", inject(t, m, p))
+	require.NoError(t, m.Update(gpu, plugin, []devices.Device{{ID: "a", Healthy: true}, {ID: "b"}}))
+	require.Equal(t, "a,b", inject(t, m, p), "there are no better ones")
+	require.NoError(t, m.Update(gpu, plugin, healthy("a")))
+	_, err := m.Inject(t.Context(), p, &p.Spec.Containers[0], false)
+	require.ErrorIs(t, err, devices.ErrNotEnough)
+	require.ErrorContains(t, err, "2 requested, 1 free of 1")
+	require.NoError(t, m.Update(gpu, plugin, healthy("a", "c")))
+	require.Equal(t, "a,c", inject(t, m, p))
+}
+
+// A plugin with a preference is asked about each device once.
+func TestInject_OffersDevicesTakenOverOnce(t *testing.T) {
+	m := newManager(t, stateFile(t))
+	var asked [][]string
+	c := &chooser{answer: func(available []string, n int) ([]string, error) {
+		asked = append(asked, available)
+		return available[:n], nil
+	}}
+	require.NoError(t, m.Update(gpu, c, healthy("a", "b")))
+	p := takenOver()
+	injectInit(t, m, p)
+	require.Equal(t, "a,b", inject(t, m, p))
+	require.Empty(t, asked, "there is no choice")
+	require.NoError(t, m.Update(gpu, c, healthy("a", "c", "d")))
+	require.Equal(t, "a,c", inject(t, m, p))
+	require.Equal(t, [][]string{{"a", "c", "d"}}, asked)
+}
+
+// Hints count each device once, too.
+func TestManager_HintsCountDevicesTakenOverOnce(t *testing.T) {
+	at := func(id string, node int64) devices.Device {
+		return devices.Device{ID: id, Healthy: true, NUMANodes: []int64{node}}
+	}
+	m := newManager(t, stateFile(t), withNodes)
+	plugin := &fake{}
+	require.NoError(t, m.Update(gpu, plugin, []devices.Device{at("a", 0), at("b", 0), at("c", 0)}))
+	p := takenOver()
+	injectInit(t, m, p)
+	require.Equal(t, "a,b", inject(t, m, p))
+	require.Equal(t, "c", inject(t, m, pod("other", container("c", 1))))
+	require.NoError(t, m.Update(gpu, plugin, []devices.Device{at("a", 0), at("c", 0), at("d", 1)}))
+	require.Equal(t, [][]topology.Hint{{hint(false, 0, 1)}}, m.Hints(p, &p.Spec.Containers[0]))
+	require.Equal(t, "a,d", inject(t, m, p))
+}
