@@ -111,7 +111,8 @@ var (
 type Manager struct {
 	cfg Config
 
-	file *statefile.File[savedState]
+	file       *statefile.File[savedState]
+	unreadable sync.Once // logs that the file cannot be read for a report
 
 	mu        sync.Mutex
 	lostAt    time.Time // set if the state file was damaged

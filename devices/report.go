@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
 )
 
 // Allocation is what a container has of one resource.
@@ -18,8 +20,11 @@ type Allocation struct {
 }
 
 // Allocations returns what the containers of a pod have, by container and resource. The
-// caller owns the result.
+// caller owns the result. While the stored allocations cannot be read, there are none.
 func (m *Manager) Allocations(uid types.UID) []Allocation {
+	if err := m.load(); err != nil {
+		m.unreadable.Do(func() { m.cfg.Logger.Error("device allocations not reported", logattr.Err(err)) })
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []Allocation

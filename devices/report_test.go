@@ -1,0 +1,46 @@
+package devices_test
+
+import (
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/devices"
+	"github.com/sublet-dev/agent/internal/logtest"
+)
+
+// What running containers have is known from the first question on after a restart.
+func TestManager_ReportsStoredAllocations(t *testing.T) {
+	file := stateFile(t)
+	m := newManager(t, file)
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("a")))
+	p := pod("p", container("app", 1))
+	inject(t, m, p)
+	require.Equal(t, []devices.Allocation{{Container: "app", Resource: gpu, Devices: []devices.Device{{ID: "a"}}, CDIDevices: []string{"vendor.example/gpu=a"}}},
+		newManager(t, file).Allocations(p.UID))
+	require.Equal(t, []corev1.ResourceStatus{{Name: gpu, Resources: []corev1.ResourceHealth{{ResourceID: "a", Health: corev1.ResourceHealthStatusUnknown}}}},
+		newManager(t, file).ResourceStatuses(p.UID, "app"))
+}
+
+// A file that cannot be read is logged once, and read again with the next question.
+func TestManager_ReportsWithoutReadableState(t *testing.T) {
+	file := stateFile(t)
+	m := newManager(t, file)
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("a")))
+	p := pod("p", container("app", 1))
+	inject(t, m, p)
+	require.NoError(t, os.Rename(file, file+".away"))
+	require.NoError(t, os.Mkdir(file, 0o700)) // not a file
+	var log logtest.Buffer
+	m = newManager(t, file, func(cfg *devices.Config) { cfg.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	require.Empty(t, m.Allocations(p.UID))
+	require.Empty(t, m.ResourceStatuses(p.UID, "app"))
+	require.Equal(t, 1, strings.Count(log.String(), `level=ERROR msg="device allocations not reported"`), log.String())
+	require.NoError(t, os.Remove(file))
+	require.NoError(t, os.Rename(file+".away", file))
+	require.Len(t, m.Allocations(p.UID), 1)
+}
