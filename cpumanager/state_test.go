@@ -360,3 +360,29 @@ func TestRunner_WarnsOfMissingCPUs(t *testing.T) {
 		require.Contains(t, log.String(), "podUID=p containerName=c cpus=2")
 	})
 }
+
+// What containers have is known from the first question on after a restart, without a Runner. A
+// file that cannot be read is logged once, and read again with the next question.
+func TestManager_ReportsStoredCPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file, machine := stateFile(t), newMachine(1, 4)
+		m := newManager(t, machine, file)
+		stop := start(t, m, new(fakeRuntime))
+		p := pod("p", container("c", "2"))
+		require.Equal(t, "1-2", inject(t, m, p))
+		stop()
+		require.Equal(t, "1-2", newManager(t, machine, file).CPUs(p.UID, "c").String())
+
+		require.NoError(t, os.Rename(file, file+".away"))
+		require.NoError(t, os.Mkdir(file, 0o700)) // not a file
+		var log logtest.Buffer
+		m = newManager(t, machine, file, func(cfg *cpumanager.Config) { cfg.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		for range 2 {
+			require.Zero(t, m.CPUs(p.UID, "c").Len())
+		}
+		require.Equal(t, 1, strings.Count(log.String(), `level=ERROR msg="cpu assignments not reported"`), log.String())
+		require.NoError(t, os.Remove(file))
+		require.NoError(t, os.Rename(file+".away", file))
+		require.Equal(t, "1-2", m.CPUs(p.UID, "c").String())
+	})
+}
