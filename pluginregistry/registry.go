@@ -62,8 +62,11 @@ type Config struct {
 
 // Registry watches for plugins.
 type Registry struct {
-	cfg   Config
-	known map[string]*socket // by path; only Run uses it
+	cfg Config
+
+	// By path; only Run uses them.
+	known   map[string]*socket
+	removed map[string]<-chan struct{} // closed when the plugin that was there is deregistered
 }
 
 // New returns a Registry. It checks cfg and does no I/O.
@@ -85,7 +88,7 @@ func New(cfg Config) (*Registry, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Registry{cfg: cfg, known: map[string]*socket{}}, errors.Join(errs...)
+	return &Registry{cfg: cfg, known: map[string]*socket{}, removed: map[string]<-chan struct{}{}}, errors.Join(errs...)
 }
 
 // socket is the goroutine of one socket.
@@ -160,14 +163,11 @@ func (r *Registry) scan(ctx context.Context, wg *sync.WaitGroup) {
 		r.cfg.Logger.Warn("listing plugin sockets failed", slog.String("path", r.cfg.Dir), logattr.Err(err))
 		return // what cannot be read is not gone
 	}
-	var previous map[string]<-chan struct{}
+	maps.DeleteFunc(r.removed, func(_ string, done <-chan struct{}) bool { return isClosed(done) })
 	for path, s := range r.known {
 		if id, ok := found[path]; !ok || id != s.id {
-			if previous == nil {
-				previous = map[string]<-chan struct{}{}
-			}
 			s.stop()
-			previous[path] = s.done
+			r.removed[path] = s.done
 			delete(r.known, path)
 		}
 	}
@@ -176,16 +176,25 @@ func (r *Registry) scan(ctx context.Context, wg *sync.WaitGroup) {
 			continue
 		}
 		one, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		done := make(chan struct{})
+		done, before := make(chan struct{}), r.removed[path] // nil: nothing to wait for
 		r.known[path] = &socket{found[path], cancel, done}
 		wg.Go(func() {
 			defer close(done)
 			defer cancel()
-			if before := previous[path]; before != nil {
+			if before != nil {
 				<-before
 			}
 			r.serve(ctx, one, path)
 		})
+	}
+}
+
+func isClosed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
 	}
 }
 

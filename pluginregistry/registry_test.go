@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -131,10 +133,15 @@ func (r *recorder) set(f func()) {
 // start runs a Registry on a short directory, as paths of sockets have to be.
 func start(t *testing.T) (string, *recorder) {
 	t.Helper()
+	h := &recorder{plugins: map[string]pluginregistry.Plugin{}}
+	return startWith(t, h), h
+}
+
+func startWith(t *testing.T, h pluginregistry.Handler) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "reg") //nolint:usetesting // its name is too long for a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	h := &recorder{plugins: map[string]pluginregistry.Plugin{}}
 	r, err := pluginregistry.New(pluginregistry.Config{
 		Dir: filepath.Join(dir, "r"), Handlers: map[string]pluginregistry.Handler{"CSIPlugin": h},
 		RescanPeriod: 20 * time.Millisecond, CallTimeout: 5 * time.Second, RetryPeriod: 10 * time.Millisecond,
@@ -145,7 +152,7 @@ func start(t *testing.T) (string, *recorder) {
 	go func() { done <- r.Run(ctx) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
 	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "r")); return err == nil }, testTimeout, time.Millisecond)
-	return filepath.Join(dir, "r"), h
+	return filepath.Join(dir, "r")
 }
 
 func become(t *testing.T, h *recorder, want map[string]string) {
@@ -255,6 +262,76 @@ func TestRun_SurvivesPanicsOfDeregister(t *testing.T) {
 	become(t, h, map[string]string{})
 	plugin("next").serve(t, filepath.Join(dir, "b.sock"))
 	become(t, h, map[string]string{"b.sock": "next"})
+}
+
+// slowHandler takes long to deregister the plugin "one": until proceed is closed.
+type slowHandler struct {
+	proceed chan struct{}
+	begun   chan struct{} // has a value when a deregistration of "one" has begun
+
+	mu    sync.Mutex
+	calls []string
+}
+
+func (h *slowHandler) called(call string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = append(h.calls, call)
+}
+
+func (h *slowHandler) count(call string) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.calls {
+		if c == call {
+			n++
+		}
+	}
+	return n
+}
+
+func (h *slowHandler) Register(_ context.Context, p pluginregistry.Plugin) error {
+	h.called("register " + p.Name)
+	return nil
+}
+
+func (h *slowHandler) Deregister(_ context.Context, p pluginregistry.Plugin) {
+	if p.Name == "one" {
+		h.begun <- struct{}{}
+		<-h.proceed
+	}
+	h.called("deregister " + p.Name)
+}
+
+// A plugin that comes back is registered after the last one at its socket is deregistered,
+// however many scans there are meanwhile, and however often it goes.
+func TestRun_OrdersCallsOfOneSocket(t *testing.T) {
+	h := &slowHandler{proceed: make(chan struct{}), begun: make(chan struct{}, 10)}
+	dir := startWith(t, h)
+	proceed := sync.OnceFunc(func() { close(h.proceed) })
+	t.Cleanup(proceed)
+	register := func(name string) (stop func()) {
+		stop = plugin(name).serve(t, filepath.Join(dir, name+".sock"))
+		require.Eventually(t, func() bool { return h.count("register "+name) == 1 }, testTimeout, time.Millisecond)
+		return stop
+	}
+	register("one")()
+	<-h.begun
+	for _, scanned := range []string{"two", "three", "four"} { // each is found by a later scan
+		stop := plugin("one").serve(t, filepath.Join(dir, "one.sock"))
+		register(scanned)
+		if scanned != "four" {
+			stop()
+		}
+		register(scanned + "-too")
+	}
+	require.Equal(t, 1, h.count("register one"))
+	proceed()
+	require.Eventually(t, func() bool { return h.count("register one") == 2 }, testTimeout, time.Millisecond)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	of := slices.DeleteFunc(slices.Clone(h.calls), func(c string) bool { return !strings.HasSuffix(c, " one") })
+	require.Equal(t, []string{"register one", "deregister one", "register one"}, of)
 }
 
 func TestNew_ChecksConfig(t *testing.T) {
