@@ -32,25 +32,30 @@ type failingRuntime struct {
 	reopenErr error
 	reopenAt  []time.Time
 	block     bool // ReopenLog returns when its context is done
+	lazy      bool // ReopenLog creates no log
+	ended     bool // no container runs
 }
 
 func (f *failingRuntime) Pods(ctx context.Context) ([]runtime.Pod, error) {
 	pods, _ := f.logFiles.Pods(ctx)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.ended {
+		return nil, nil
+	}
 	return pods, f.listErr
 }
 
 func (f *failingRuntime) ReopenLog(ctx context.Context, id string) error {
 	f.mu.Lock()
 	f.reopenAt = append(f.reopenAt, time.Now())
-	block, err := f.block, f.reopenErr
+	block, lazy, err := f.block, f.lazy, f.reopenErr
 	f.mu.Unlock()
 	if block {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
-	if err != nil {
+	if err != nil || lazy {
 		return err
 	}
 	return f.logFiles.ReopenLog(ctx, id)

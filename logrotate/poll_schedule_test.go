@@ -4,13 +4,10 @@ package logrotate
 
 import (
 	"math"
-	"os"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
@@ -56,46 +53,6 @@ func TestFreeBytes(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	assert.EqualValues(t, 1<<20, freeBytes(dir))
-}
-
-// A log that does not exist is polled at growing intervals, and from the interval between
-// lists on only after a list.
-func TestRotator_PollsMissingLogs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newLogFiles(t, 1)
-		l := newRotatorEnv(t, c, Config{MaxSize: 1000, SizePollInterval: time.Second, MonitorInterval: 4 * time.Second})
-		require.NoError(t, os.Remove(c.log(0)))
-		lg := l.logs["ns_p0_u/app/0.log"]
-		for _, seconds := range []int{1, 2, 4} {
-			l.step()
-			assert.True(t, lg.missing)
-			assert.Equal(t, time.Duration(seconds)*time.Second, lg.wait)
-			assert.Len(t, l.polled, 1, "after %d s", seconds)
-			time.Sleep(lg.wait)
-		}
-		l.step()
-		assert.Equal(t, 8*time.Second, lg.wait)
-		assert.Empty(t, l.polled)
-		time.Sleep(8*time.Second - 1)
-		l.list(t.Context())
-		assert.Empty(t, l.polled, "it is not due")
-		time.Sleep(time.Nanosecond)
-		l.list(t.Context())
-		assert.Len(t, l.polled, 1)
-
-		c.write(t, 0, "line")
-		l.step()
-		assert.False(t, lg.missing)
-		assert.Equal(t, time.Second, lg.wait, "it is a new log")
-		assert.Len(t, l.polled, 1, "it is not idle yet")
-
-		require.NoError(t, os.Rename(c.log(0), c.log(0)+".20260101-000000.000000000"))
-		lg.wait = time.Hour
-		time.Sleep(time.Second)
-		l.step()
-		assert.Equal(t, []string{"0"}, c.reopened())
-		assert.Len(t, l.polled, 1, "it is polled while it is reopened")
-	})
 }
 
 // CG-3: a log is rotated at its maximum size, not above it.

@@ -262,27 +262,6 @@ func TestRotator_OneFileByTwoNames(t *testing.T) {
 	assert.Len(t, l.polled, 1)
 }
 
-// A log that does not exist is polled with a growing interval, and found by a list.
-func TestRotator_MissingLogs(t *testing.T) {
-	c := newLogFiles(t, 1)
-	l := newRotatorEnv(t, c, Config{MaxSize: 1000, SizePollInterval: time.Millisecond, MonitorInterval: 4 * time.Millisecond})
-	require.NoError(t, os.Remove(c.log(0)))
-	lg := l.logs["ns_p0_u/app/0.log"]
-	l.settle()
-	assert.True(t, lg.missing)
-	assert.Equal(t, 8*time.Millisecond, lg.wait)
-	c.write(t, 0, string(make([]byte, 2000)))
-	time.Sleep(time.Until(lg.due))
-	l.list(t.Context())
-	l.step()
-	assert.Equal(t, []string{"0"}, c.reopened())
-
-	require.NoError(t, os.Rename(c.log(0), c.log(0)+".20260101-000000.000000000"))
-	lg.missing, lg.wait = true, time.Hour
-	require.Eventually(t, func() bool { l.list(t.Context()); l.step(); return len(c.reopened()) == 2 }, 10*time.Second, time.Millisecond,
-		"what was set aside and not reopened is")
-}
-
 // BenchmarkPollLogs is a look at 1,000 silent logs.
 func BenchmarkPollLogs(b *testing.B) {
 	l := newRotatorEnv(b, newLogFiles(b, 1000), Config{SizePollInterval: time.Millisecond})

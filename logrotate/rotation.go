@@ -29,8 +29,8 @@ type logRoot struct {
 	renames *sync.Mutex
 }
 
-// errNotCreated is returned for a log that does not exist yet.
-var errNotCreated = errors.New("log does not exist yet")
+// errMissing is returned for a log that does not exist: not yet, or not any more.
+var errMissing = errors.New("log does not exist")
 
 // size returns the size of a log. It is 0 for other than regular files, which are not
 // rotated: a container that can write here might have created a link.
@@ -38,7 +38,7 @@ func (r logRoot) size(log string) (int64, error) {
 	info, err := r.Lstat(log)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return 0, errNotCreated
+		return 0, errMissing
 	case err != nil:
 		return 0, err
 	case !info.Mode().IsRegular():

@@ -37,13 +37,13 @@ func TestLogRoot_Size(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 300, size)
 	_, err = root.size("ns_web_u1/app/1.log")
-	require.ErrorIs(t, err, errNotCreated)
+	require.ErrorIs(t, err, errMissing)
 	size, err = root.size("ns_web_u1/app")
 	require.NoError(t, err)
 	assert.Zero(t, size, "a directory is no log")
 	_, err = root.size(logOf + "/0.log")
 	require.Error(t, err)
-	require.NotErrorIs(t, err, errNotCreated)
+	require.NotErrorIs(t, err, errMissing)
 }
 
 // Without its directory, a log can neither be rotated nor needs anything.
@@ -58,8 +58,8 @@ func TestLogRoot_MissingDirectory(t *testing.T) {
 	assert.False(t, root.needsReopen(log))
 }
 
-// A log that vanishes before it is renamed is not reopened: the runtime creates one
-// itself.
+// A log that vanishes before it is renamed is not reopened: its container may have ended. If that
+// still runs, the Rotator has it reopened later.
 func TestLogRoot_RotateMissingLog(t *testing.T) {
 	w := newWriter(t)
 	root := w.root(t)

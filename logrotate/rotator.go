@@ -55,6 +55,7 @@ type logState struct {
 	pollSchedule
 	listed   uint64 // the last list that contained it
 	missing  bool
+	since    time.Time // when it was found missing
 	watch    int32     // inotify descriptor while it is not polled
 	busy     bool      // being rotated; guarded by Rotator.mu
 	failures int       // consecutive; guarded by Rotator.mu
@@ -248,8 +249,11 @@ func (r *Rotator) pollLogs(ctx context.Context, root logRoot, slots chan struct{
 	free := r.freeBytes(r.cfg.LogsDir)
 	for l := range r.polled {
 		if l.isDue(now) || !l.missing && l.isDiskLow(r.cfg.MaxSize, free) {
-			if !r.mustWait(l, now) {
+			switch {
+			case !r.mustWait(l, now):
 				r.measure(ctx, root, l, slots, now, free)
+			case l.missing && l.due.Sub(now) > r.cfg.MonitorInterval:
+				r.rest(l) // a list finds it when it is due
 			}
 		}
 		if l.due.Before(next) {
@@ -273,14 +277,8 @@ func (r *Rotator) mustWait(l *logState, now time.Time) bool {
 
 func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots chan struct{}, now time.Time, free uint64) {
 	size, err := root.size(l.path)
-	if errors.Is(err, errNotCreated) {
-		l.missing = true
-		if l.retry(now, r.cfg.SizePollInterval, maxPollInterval); l.wait > r.cfg.MonitorInterval {
-			r.rest(l)
-		}
-		if root.needsReopen(l.path) {
-			r.reopenLater(ctx, l, slots)
-		}
+	if errors.Is(err, errMissing) {
+		r.findMissing(ctx, root, l, slots, now)
 		return
 	}
 	if l.missing {
@@ -302,6 +300,24 @@ func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots 
 		if current, _ := root.size(l.path); current == size { // if it has vanished, that is an event
 			r.restWatched(l, now)
 		}
+	}
+}
+
+// findMissing has a log reopened that does not exist: at once if it was renamed, otherwise after
+// MonitorInterval. By then the runtime has created the log of a new container, and a container
+// that has ended and whose log was removed with it is not listed any more. What is left is a log
+// that was deleted: the runtime still writes to it.
+func (r *Rotator) findMissing(ctx context.Context, root logRoot, l *logState, slots chan struct{}, now time.Time) {
+	if !l.missing {
+		l.missing, l.since = true, now
+	}
+	l.retry(now, r.cfg.SizePollInterval, r.cfg.MonitorInterval)
+	deleted := l.since.Add(r.cfg.MonitorInterval)
+	switch {
+	case !now.Before(deleted) || root.needsReopen(l.path):
+		r.reopenLater(ctx, root, l, slots)
+	case l.due.After(deleted):
+		l.due = deleted
 	}
 }
 
@@ -354,10 +370,13 @@ func (r *Rotator) rotateLater(ctx context.Context, root logRoot, l *logState, sl
 	})
 }
 
-// reopenLater completes a rotation that a previous process started.
-func (r *Rotator) reopenLater(ctx context.Context, l *logState, slots chan struct{}) {
+// reopenLater has the runtime create a log. It is a failure if it is still missing then.
+func (r *Rotator) reopenLater(ctx context.Context, root logRoot, l *logState, slots chan struct{}) {
 	r.start(l, slots, func() error {
 		err := r.reopen(ctx, l.id)
+		if err == nil {
+			_, err = root.size(l.path)
+		}
 		if err != nil {
 			r.cfg.Logger.Warn("reopening container log failed", slog.String("path", l.path), logattr.Err(err))
 		}
