@@ -199,7 +199,7 @@ func (m *Manager) prepare(ctx context.Context, name string, claim *claimState) (
 					return fmt.Errorf("CDI device %q of its answer must have the form vendor.example/class=name", id)
 				}
 			}
-			out = append(out, device{Requests: d.GetRequestNames(), Pool: d.GetPoolName(), Name: d.GetDeviceName(), CDIDevices: d.GetCdiDeviceIds()})
+			out = append(out, device{Requests: d.GetRequestNames(), Pool: d.GetPoolName(), Name: d.GetDeviceName(), CDIDevices: d.GetCdiDeviceIds(), ShareID: d.GetShareId()})
 		}
 		return nil
 	})

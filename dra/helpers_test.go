@@ -74,6 +74,7 @@ func (d *fakeDriver) answers(text string, err error) {
 }
 
 func (d *fakeDriver) NodePrepareResources(ctx context.Context, r *api.NodePrepareResourcesRequest) (*api.NodePrepareResourcesResponse, error) {
+	share := "1"
 	out := &api.NodePrepareResourcesResponse{Claims: map[string]*api.NodePrepareResourceResponse{}}
 	for _, c := range r.GetClaims() {
 		text, err := d.call(ctx, "prepare", c)
@@ -88,7 +89,7 @@ func (d *fakeDriver) NodePrepareResources(ctx context.Context, r *api.NodePrepar
 			cdi = "vendor.example/gpu=" + c.GetName()
 		}
 		out.Claims[c.GetUid()] = &api.NodePrepareResourceResponse{Error: text, Devices: []*api.Device{
-			{RequestNames: []string{"gpu/large"}, PoolName: "node", DeviceName: "gpu0", CdiDeviceIds: []string{cdi}},
+			{RequestNames: []string{"gpu/large"}, PoolName: "node", DeviceName: "gpu0", CdiDeviceIds: []string{cdi}, ShareId: &share},
 			{PoolName: "node", DeviceName: "link", CdiDeviceIds: []string{"vendor.example/link=0"}},
 		}}
 	}

@@ -27,7 +27,8 @@ import (
 type Manager struct {
 	cfg Config
 
-	file *statefile.File[savedState]
+	file       *statefile.File[savedState]
+	unreadable sync.Once // logs that the file cannot be read for a report
 
 	notifying sync.Mutex // serialises calls of Config.Node; locked before mu
 

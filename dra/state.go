@@ -49,6 +49,7 @@ type device struct {
 	Pool       string   `json:"pool,omitempty"`
 	Name       string   `json:"name,omitempty"`
 	CDIDevices []string `json:"cdiDevices,omitempty"`
+	ShareID    string   `json:"shareID,omitempty"` // of a device that several claims share
 }
 
 // isFor reports whether the device belongs to a request of its claim; "" is all requests. A
