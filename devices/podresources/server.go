@@ -42,7 +42,12 @@ type CPUs interface {
 	AllocatableCPUs() topology.Set
 }
 
-// Config describes a Server. All fields but CPUs and Logger are required.
+// Claims knows which devices containers have by ResourceClaims. *dra.Manager does.
+type Claims interface {
+	DynamicResources(pod *corev1.Pod, container *corev1.Container) []*api.DynamicResource
+}
+
+// Config describes a Server. All fields but CPUs, Claims and Logger are required.
 type Config struct {
 	// Path is the absolute path of the socket. Its directory is created with mode 0700 if
 	// it is missing. Clients usually expect /var/lib/kubelet/pod-resources/kubelet.sock.
@@ -51,6 +56,7 @@ type Config struct {
 	Pods    func() []*corev1.Pod
 	Devices Devices
 	CPUs    CPUs         // default: no container has CPUs for itself
+	Claims  Claims       // default: no container has devices by ResourceClaims
 	Logger  *slog.Logger // default: discard
 }
 
@@ -162,20 +168,23 @@ func (s *Server) podResources(pod *corev1.Pod) *api.PodResources {
 	r := &api.PodResources{Name: pod.Name, Namespace: pod.Namespace}
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; podspec.IsSidecar(c) {
-			r.Containers = append(r.Containers, s.containerResources(pod.UID, c.Name, byContainer[c.Name]))
+			r.Containers = append(r.Containers, s.containerResources(pod, c, byContainer[c.Name]))
 		}
 	}
 	for i := range pod.Spec.Containers {
-		name := pod.Spec.Containers[i].Name
-		r.Containers = append(r.Containers, s.containerResources(pod.UID, name, byContainer[name]))
+		c := &pod.Spec.Containers[i]
+		r.Containers = append(r.Containers, s.containerResources(pod, c, byContainer[c.Name]))
 	}
 	return r
 }
 
-func (s *Server) containerResources(uid types.UID, name string, list []*api.ContainerDevices) *api.ContainerResources {
-	r := &api.ContainerResources{Name: name, Devices: list}
+func (s *Server) containerResources(pod *corev1.Pod, c *corev1.Container, list []*api.ContainerDevices) *api.ContainerResources {
+	r := &api.ContainerResources{Name: c.Name, Devices: list}
 	if s.cfg.CPUs != nil {
-		r.CpuIds = cpuIDs(s.cfg.CPUs.CPUs(uid, name))
+		r.CpuIds = cpuIDs(s.cfg.CPUs.CPUs(pod.UID, c.Name))
+	}
+	if s.cfg.Claims != nil {
+		r.DynamicResources = s.cfg.Claims.DynamicResources(pod, c)
 	}
 	return r
 }

@@ -174,3 +174,38 @@ func TestServer_ReportsCPUs(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int64{1, 2, 3}, all.GetCpuIds())
 }
+
+// fakeClaims are those of each container, by name.
+type fakeClaims map[string]string
+
+func (f fakeClaims) DynamicResources(p *corev1.Pod, c *corev1.Container) []*api.DynamicResource {
+	name, ok := f[p.Name+"/"+c.Name]
+	if !ok {
+		return nil
+	}
+	return []*api.DynamicResource{{ClaimName: name, ClaimNamespace: p.Namespace, ClaimResources: []*api.ClaimResource{{
+		DriverName: "gpu.vendor.example", PoolName: "node", DeviceName: "gpu0", CdiDevices: []*api.CDIDevice{{Name: "vendor.example/gpu=0"}},
+	}}}}
+}
+
+func TestServer_ReportsResourceClaims(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	p := pod("p", corev1.PodRunning, "main", "other")
+	p.Spec.InitContainers = []corev1.Container{{Name: "monitor", RestartPolicy: &always}}
+	c := serve(t, podresources.Config{
+		Pods: func() []*corev1.Pod { return []*corev1.Pod{p} }, Devices: fakeDevices{}, Claims: fakeClaims{"p/main": "a", "p/monitor": "b"},
+	})
+	list, err := c.List(t.Context(), &api.ListPodResourcesRequest{})
+	require.NoError(t, err)
+	got := map[string]string{}
+	for _, c := range list.GetPodResources()[0].GetContainers() {
+		for _, d := range c.GetDynamicResources() {
+			r := d.GetClaimResources()[0]
+			got[c.GetName()] += strings.Join([]string{d.GetClaimNamespace(), d.GetClaimName(), r.GetDriverName(), r.GetPoolName(), r.GetDeviceName(), r.GetCdiDevices()[0].GetName()}, " ")
+		}
+	}
+	require.Equal(t, map[string]string{
+		"monitor": "lab b gpu.vendor.example node gpu0 vendor.example/gpu=0",
+		"main":    "lab a gpu.vendor.example node gpu0 vendor.example/gpu=0",
+	}, got)
+}
