@@ -36,8 +36,9 @@ func (f *deviceFlags) manager(rootDir string, nodes topology.Set, log *slog.Logg
 	return devices.New(devices.Config{StateFile: filepath.Join(rootDir, "devices.json"), NUMANodes: nodes, Logger: log})
 }
 
-// options returns what gives pods the devices of plugins.
-func (f *deviceFlags) options(m *devices.Manager, cpus *cpumanager.Manager, log *slog.Logger) []agent.Option {
+// options returns what gives pods the devices of plugins. claims, which is called when the agent
+// is made, returns what has those of ResourceClaims, nil without.
+func (f *deviceFlags) options(m *devices.Manager, cpus *cpumanager.Manager, claims func() podresources.Claims, log *slog.Logger) []agent.Option {
 	opts := []agent.Option{
 		agent.WithInjector(m),
 		agent.WithRunner("device plugins", func(*agent.Components) (agent.Runner, error) {
@@ -48,7 +49,7 @@ func (f *deviceFlags) options(m *devices.Manager, cpus *cpumanager.Manager, log 
 		return opts
 	}
 	return append(opts, agent.WithRunner("pod resources", func(c *agent.Components) (agent.Runner, error) {
-		cfg := podresources.Config{Path: f.resourcesSocket, Pods: c.StatusManager.Pods, Devices: m, Logger: log}
+		cfg := podresources.Config{Path: f.resourcesSocket, Pods: c.StatusManager.Pods, Devices: m, Claims: claims(), Logger: log}
 		if cpus != nil {
 			cfg.CPUs = cpus
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/sublet-dev/agent/dra"
 )
 
 func TestParse_DeviceFlags(t *testing.T) {
@@ -48,4 +51,17 @@ func TestRun_ServesDevices(t *testing.T) {
 	require.FileExists(t, filepath.Join(dir, "plugins", "kubelet.sock"))
 	cancel()
 	require.NoError(t, <-done)
+}
+
+// The pod resources API has the devices of ResourceClaims if there are DRA drivers.
+func TestDRAFlags_Claims(t *testing.T) {
+	f, err := parse([]string{"-manifests", "/m", "-dra-plugin-dir", "/d/"}, &bytes.Buffer{})
+	require.NoError(t, err)
+	plugins := pluginDirs{}
+	require.Nil(t, f.dra.claims(plugins))
+	_, err = f.dra.options(&f, nil, plugins, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.IsType(t, &dra.Manager{}, f.dra.claims(plugins))
+	f.dra.pluginDir = ""
+	require.Nil(t, f.dra.claims(plugins))
 }

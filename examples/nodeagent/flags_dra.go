@@ -6,9 +6,13 @@ import (
 	"path/filepath"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/devices/podresources"
 	"github.com/sublet-dev/agent/dra"
 	"github.com/sublet-dev/agent/volume"
 )
+
+// draPluginType is the type of plugins that are DRA drivers.
+const draPluginType = "DRAPlugin"
 
 // draFlags are about drivers of ResourceClaims.
 type draFlags struct{ pluginDir string }
@@ -38,6 +42,12 @@ func (f *draFlags) options(all *flags, c *cluster, plugins pluginDirs, log *slog
 	if err != nil {
 		return nil, err
 	}
-	plugins.add(f.pluginDir, "DRAPlugin", m)
+	plugins.add(f.pluginDir, draPluginType, m)
 	return append(opts, agent.WithInjector(m)), nil
+}
+
+// claims returns the manager that options has made, nil if there is none.
+func (f *draFlags) claims(plugins pluginDirs) podresources.Claims {
+	claims, _ := plugins[filepath.Clean(f.pluginDir)][draPluginType].(podresources.Claims)
+	return claims
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/cpumanager"
+	"github.com/sublet-dev/agent/devices/podresources"
 	"github.com/sublet-dev/agent/topology"
 )
 
@@ -60,7 +61,7 @@ func (f *topologyFlags) cpus(rootDir string, period time.Duration, log *slog.Log
 func detectTopology() (topology.Topology, error) { return topology.Detect(os.DirFS("/")) }
 
 // resourceOptions returns what gives pods devices, and CPUs for themselves.
-func (f *flags) resourceOptions(log *slog.Logger) ([]agent.Option, error) {
+func (f *flags) resourceOptions(plugins pluginDirs, log *slog.Logger) ([]agent.Option, error) {
 	if f.topology.cpuPolicy != cpuStatic && f.devices.pluginDir == "" {
 		return nil, nil
 	}
@@ -79,7 +80,7 @@ func (f *flags) resourceOptions(log *slog.Logger) ([]agent.Option, error) {
 	var opts []agent.Option
 	var providers []topology.Provider
 	if devices != nil {
-		opts, providers = f.devices.options(devices, cpus, log), append(providers, devices)
+		opts, providers = f.devices.options(devices, cpus, func() podresources.Claims { return f.dra.claims(plugins) }, log), append(providers, devices)
 	}
 	if cpus != nil {
 		providers = append(providers, cpus)

@@ -162,7 +162,7 @@ func options(f *flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accou
 		opts = append(opts, agent.WithNodeName(f.nodeName), agent.WithRecorder(api.recorder(logRecorder{log})))
 	}
 	opts = append(opts, f.reclaim.options(&s)...)
-	resources, err := f.resourceOptions(log)
+	resources, err := f.resourceOptions(plugins, log)
 	if err != nil {
 		return nil, err
 	}
