@@ -40,7 +40,7 @@ type History struct {
 	changed   chan struct{}
 	waiting   int // readers that wait for changed
 	pods      map[types.UID]*podRecord
-	entries   int // of all pods
+	entries   int // of all in pods
 	forgotten []forgotten
 	node      nodeRecord
 }
@@ -112,8 +112,7 @@ func (h *History) add(r *podRecord, e Entry) uint64 {
 	if len(r.entries) >= h.cfg.MaxPodEntries {
 		h.dropEntry(r)
 	}
-	for h.entries >= h.cfg.MaxEntries {
-		h.makeRoom()
+	for h.entries >= h.cfg.MaxEntries && h.makeRoom(r) {
 	}
 	r.lastEntryID++
 	e.ID = r.lastEntryID
@@ -130,10 +129,12 @@ func (h *History) dropEntry(r *podRecord) {
 	h.entries--
 }
 
-// makeRoom drops a pod that is gone, or else an entry of the pod that has most.
-func (h *History) makeRoom() {
-	if h.forgetOldestDeleted() {
-		return
+// makeRoom drops a pod that is gone, or else an entry of the pod that has most. It does not
+// drop the pod that needs the room: entries of a forgotten one would be counted and never
+// dropped. It reports whether there was something to drop.
+func (h *History) makeRoom(needs *podRecord) bool {
+	if h.forgetOldestDeleted(needs) {
+		return true
 	}
 	var most *podRecord
 	for _, r := range h.pods {
@@ -141,13 +142,17 @@ func (h *History) makeRoom() {
 			most = r
 		}
 	}
+	if most == nil || len(most.entries) == 0 {
+		return false
+	}
 	h.dropEntry(most)
+	return true
 }
 
 // forgetOne forgets the oldest pod that is gone or, if there is none, the one that has not
 // changed for longest.
 func (h *History) forgetOne() {
-	if h.forgetOldestDeleted() {
+	if h.forgetOldestDeleted(nil) {
 		return
 	}
 	var oldest *podRecord
@@ -159,10 +164,12 @@ func (h *History) forgetOne() {
 	h.forget(oldest)
 }
 
-func (h *History) forgetOldestDeleted() bool {
+// forgetOldestDeleted forgets the pod that has been gone for longest, except for one, if
+// there is any.
+func (h *History) forgetOldestDeleted(except *podRecord) bool {
 	var oldest *podRecord
 	for _, r := range h.pods {
-		if !r.DeletedAt.IsZero() && (oldest == nil || r.DeletedAt.Before(oldest.DeletedAt)) {
+		if r != except && !r.DeletedAt.IsZero() && (oldest == nil || r.DeletedAt.Before(oldest.DeletedAt)) {
 			oldest = r
 		}
 	}

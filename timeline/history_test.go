@@ -96,6 +96,31 @@ func TestHistory_BoundsAllEntries(t *testing.T) {
 	assert.Equal(t, 100, counted)
 }
 
+// The entry that says that a pod is gone makes room by others, also when no other is gone:
+// what is added to a forgotten pod would be counted and never dropped.
+func TestHistory_CountsWhatItHas(t *testing.T) {
+	h := New(Config{MaxPodEntries: 32, MaxEntries: 64})
+	h.admit("a", "b", "c")
+	for i := range 100 {
+		for j := range 30 {
+			for _, name := range []string{"a", "b", "c"} {
+				h.backOff(newPod(name), i*30+j)
+			}
+		}
+		job := fmt.Sprint("job", i)
+		h.admit(job)
+		h.remove(job)
+		h.PodWorkers().PhaseChanged(types.UID("uid-"+job), podworkers.Syncing, podworkers.Terminating, podworkers.Deleted) // late
+		counted := 0
+		for _, r := range h.pods {
+			counted += len(r.entries)
+		}
+		require.Equal(t, counted, h.entries)
+		require.LessOrEqual(t, counted, 64)
+		require.Equal(t, []string{"a", "b", "c", job}, names(h.Pods()), "it is there until others need the room")
+	}
+}
+
 func TestHistory_BoundsPods(t *testing.T) {
 	h := New(Config{MaxPods: 3})
 	h.admit("a", "b", "c")
