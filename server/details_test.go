@@ -156,7 +156,7 @@ func TestStreams_Parameters(t *testing.T) {
 	}
 	webSocket := func() http.Header {
 		return http.Header{
-			"Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}, "Origin": {"http://localhost"},
+			"Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}, "Origin": {"https://" + n.addr},
 			"Sec-Websocket-Protocol": {"v4.channel.k8s.io"},
 		}
 	}

@@ -26,6 +26,10 @@
 //     authorized, because a webhook is down or for any other reason, is denied. Rights
 //     are the kubelet's: subresources of nodes. Entering a container takes the right to
 //     create nodes/proxy also when the request is a GET.
+//   - A page that a browser has from another origin can neither change something nor
+//     enter a container with the certificate of the browser's user: by Sec-Fetch-Site or
+//     Origin such requests have status 403. This includes Config.Handlers and
+//     Config.KubeAPI, but not a handler that changes something by GET.
 //   - The URLs of the runtime's streaming server never leave the node.
 //   - The resources that clients use are bounded: connections, streams, sizes and times.
 //     A client that stalls costs one connection.

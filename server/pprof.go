@@ -64,8 +64,12 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 	s.logWriteError(r, p.WriteTo(w, debug))
 }
 
-// record records for a time, or until the client disconnects.
+// record records for a time, or until the client disconnects. It slows this process down,
+// and there is one at a time: not for web pages.
 func (s *Server) record(w http.ResponseWriter, r *http.Request, duration time.Duration, start func() error, stop func()) {
+	if fromPage(w, r) {
+		return
+	}
 	if text := r.FormValue("seconds"); text != "" {
 		seconds, err := strconv.ParseFloat(text, 64)
 		duration = time.Duration(seconds * float64(time.Second))

@@ -94,6 +94,9 @@ func off(served bool) string {
 // authorizes like the server itself. Only requests that came by TLS, with an
 // Authorizer, reach the paths that need them.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if acts(r) && fromPage(w, r) {
+		return
+	}
 	user := s.user(r)
 	if s.serveKube(w, r, user) {
 		return

@@ -195,7 +195,7 @@ func (n *secureNode) upgradeRequest(t *testing.T, path string, header http.Heade
 func TestStreams_HideTheRuntime(t *testing.T) {
 	n := serveSecure(t)
 	n.record("")
-	webSocket := http.Header{"Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}, "Origin": {"http://localhost"}}
+	webSocket := http.Header{"Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}, "Origin": {"https://" + n.addr}}
 	tests := []struct {
 		name, path string
 		header     http.Header
