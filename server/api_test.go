@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -164,4 +165,34 @@ func TestServer_NodeLogs(t *testing.T) {
 	require.NoError(t, os.RemoveAll(logs))
 	status, _, _ = n.do(t, c, http.MethodGet, "/logs/", "good")
 	assert.Equal(t, http.StatusInternalServerError, status)
+}
+
+// What a file in the log directory contains is no page of the server's origin.
+func TestServer_NodeLogsAreNoPages(t *testing.T) {
+	const text, content = "text/plain; charset=utf-8", "<!doctype html><script>alert(1)</script>"
+	logs := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(logs, "dir"), 0o755))
+	require.NoError(t, os.Mkdir(filepath.Join(logs, "d.gz"), 0o755))
+	n := serveSecure(t, func(cfg *server.Config) { cfg.LogDir = logs })
+	c := n.client(t)
+	for path, want := range map[string]string{
+		"a.html": text, "syslog": text, "a.svg": text, "a.log": text, "dir/index.html": text,
+		"a.log.gz": "application/gzip", "a.log.xz": "application/octet-stream", "a.bz2": "application/octet-stream", "a.zst": "application/octet-stream",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(logs, path), []byte(content), 0o600))
+		status, header, body := n.do(t, c, http.MethodGet, "/logs/"+strings.TrimSuffix(path, "index.html"), "good")
+		assert.Equal(t, http.StatusOK, status, path)
+		assert.Equal(t, content, body, path)
+		assert.Equal(t, want, header.Get("Content-Type"), path)
+		assert.Empty(t, header.Get("Content-Encoding"), path)
+		assert.Equal(t, "nosniff", header.Get("X-Content-Type-Options"), path)
+		assert.Regexp(t, "^sandbox(; | allow-downloads; )default-src 'none'$", header.Get("Content-Security-Policy"), path)
+	}
+	for _, path := range []string{"/logs/", "/logs/d.gz/"} {
+		_, header, body := n.do(t, c, http.MethodGet, path, "good")
+		assert.Equal(t, "text/html; charset=utf-8", header.Get("Content-Type"), "a listing")
+		assert.Contains(t, body, "<pre>")
+		assert.Equal(t, "nosniff", header.Get("X-Content-Type-Options"))
+		assert.Equal(t, "sandbox allow-downloads; default-src 'none'", header.Get("Content-Security-Policy"), "files can be saved from it")
+	}
 }

@@ -172,7 +172,25 @@ func (s *Server) nodeLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { _ = root.Close() }()
+	logHeader(w.Header(), r.URL.Path)
 	http.StripPrefix("/logs/", http.FileServerFS(regularFiles{root, s.cfg.LogDir})).ServeHTTP(streamedResponse{w, s.newFlushWriter(w)}, r)
+}
+
+// logHeader has browsers show a file as text or save it: what it contains is no page of this
+// origin. http.FileServer makes the type of a listing HTML, and files can be saved from it.
+func logHeader(h http.Header, path string) {
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
+	if strings.HasSuffix(path, "/") {
+		h.Set("Content-Security-Policy", "sandbox allow-downloads; default-src 'none'")
+	}
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	switch filepath.Ext(path) {
+	case ".gz":
+		h.Set("Content-Type", "application/gzip")
+	case ".bz2", ".xz", ".zst":
+		h.Set("Content-Type", "application/octet-stream")
+	}
 }
 
 // streamedResponse is a response that may last long.
