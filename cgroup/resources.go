@@ -70,13 +70,14 @@ func podLimits(pod *corev1.Pod, pids int64, qos podspec.MemoryQoS, pageSizes []s
 	if memory, ok := bounds[corev1.ResourceMemory]; ok && memory.Sign() > 0 {
 		l.memory = memory.Value()
 	}
-	l.huge = hugeLimits(bounds, pageSizes)
+	l.huge = hugeLimits(requests, pageSizes)
 	return l
 }
 
-// hugeLimits returns a limit for every huge page size of the node: zero for those that the
-// pod does not request.
-func hugeLimits(bounds corev1.ResourceList, pageSizes []string) map[string]uint64 {
+// hugeLimits returns a limit for every huge page size of the node: what the pod requests,
+// which is its limit, as huge pages cannot be overcommitted. A container without a limit
+// gets none of them, and takes nothing from the others.
+func hugeLimits(requests corev1.ResourceList, pageSizes []string) map[string]uint64 {
 	if len(pageSizes) == 0 {
 		return nil
 	}
@@ -84,7 +85,7 @@ func hugeLimits(bounds corev1.ResourceList, pageSizes []string) map[string]uint6
 	for _, size := range pageSizes {
 		out[size] = 0
 	}
-	for name, q := range bounds {
+	for name, q := range requests {
 		rest, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
 		if !ok {
 			continue
@@ -95,7 +96,7 @@ func hugeLimits(bounds corev1.ResourceList, pageSizes []string) map[string]uint6
 		}
 		kernel := pageSize(size.Value())
 		if _, known := out[kernel]; known {
-			out[kernel] = uint64(max(q.Value(), 0))
+			out[kernel] += uint64(max(q.Value(), 0)) // two names can be of one size
 		}
 	}
 	return out
