@@ -14,7 +14,7 @@ type Policy string
 const (
 	None           Policy = "none"             // it is not asked for
 	BestEffort     Policy = "best-effort"      // the best that there is
-	Restricted     Policy = "restricted"       // the pod is rejected, if an empty node could give more
+	Restricted     Policy = "restricted"       // the pod is rejected, unless all resources prefer the same nodes
 	SingleNUMANode Policy = "single-numa-node" // the pod is rejected, unless one NUMA node has everything
 )
 
@@ -71,56 +71,84 @@ func fromMask(ids []int, mask uint) Set {
 }
 
 // Merge combines the hints of all resources, one list for each: nil if it does not matter,
-// empty if the resource cannot be given. It returns the narrowest affinity that suits all,
-// or all nodes, and whether the policy admits it.
+// empty if the resource cannot be given. It returns the best affinity for all, or all nodes,
+// and whether the policy admits it. As in the kubelet, an affinity is preferred if it is the
+// same preferred hint of each resource; without one the best has as many nodes as the
+// resource that needs most of them, or as few less as possible.
 func Merge(policy Policy, nodes Set, resources [][]Hint) (affinity Hint, admitted bool) {
-	best := Hint{Nodes: nodes, Preferred: true}
 	if policy == None {
-		return best, true
+		return Hint{Nodes: nodes, Preferred: true}, true
 	}
 	// Each step keeps the different outcomes only, of which there are at most two for
 	// each set of nodes.
-	outcomes := []Hint{best}
+	outcomes := []outcome{{Hint: Hint{Nodes: nodes, Preferred: true}, open: true}}
+	needed := 0
 	for _, hints := range resources {
 		if hints == nil {
 			continue
 		}
 		if policy == SingleNUMANode {
 			hints = slices.DeleteFunc(slices.Clone(hints), func(h Hint) bool { return h.Nodes.Len() != 1 || !h.Preferred })
+		} else if len(hints) == 0 {
+			hints = []Hint{{Nodes: nodes}} // the others get what suits them
+		} else {
+			needed = max(needed, slices.MinFunc(hints, func(a, b Hint) int { return cmp.Compare(a.Nodes.Len(), b.Nodes.Len()) }).Nodes.Len())
 		}
 		outcomes = combine(outcomes, hints)
 	}
-	if len(outcomes) == 0 {
-		best = Hint{Nodes: nodes}
-	} else {
-		best = slices.MinFunc(outcomes, compareHints)
+	best := Hint{Nodes: nodes}
+	if len(outcomes) > 0 {
+		best = slices.MinFunc(outcomes, func(a, b outcome) int { return compareHints(a.Hint, b.Hint, needed) }).Hint
 	}
 	return best, policy == BestEffort || best.Preferred
 }
 
+// outcome is what suits some resources.
+type outcome struct {
+	Hint
+	open bool // no resource had hints yet
+}
+
 // combine returns what suits an outcome and a hint.
-func combine(outcomes, hints []Hint) []Hint {
-	var out []Hint
+func combine(outcomes []outcome, hints []Hint) []outcome {
+	var out []outcome
 	for _, o := range outcomes {
 		for _, h := range hints {
-			both := Hint{o.Nodes.Intersect(h.Nodes), o.Preferred && h.Preferred}
-			if both.Nodes.Len() == 0 || slices.ContainsFunc(out, func(x Hint) bool { return x.Preferred == both.Preferred && x.Nodes.Equal(both.Nodes) }) {
+			both := Hint{o.Nodes.Intersect(h.Nodes), o.Preferred && h.Preferred && (o.open || o.Nodes.Equal(h.Nodes))}
+			if both.Nodes.Len() == 0 || slices.ContainsFunc(out, func(x outcome) bool { return x.Preferred == both.Preferred && x.Nodes.Equal(both.Nodes) }) {
 				continue
 			}
-			out = append(out, both)
+			out = append(out, outcome{Hint: both})
 		}
 	}
 	return out
 }
 
-// compareHints orders hints: preferred ones first, then narrow ones, then those with low
-// numbers.
-func compareHints(a, b Hint) int {
+// compareHints orders hints: preferred ones first, of which narrow ones come first; then
+// those with the needed number of nodes, with fewer, and with more; then those whose highest
+// number is the lowest.
+func compareHints(a, b Hint, needed int) int {
 	if a.Preferred != b.Preferred {
 		if a.Preferred {
 			return -1
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(a.Nodes.Len(), b.Nodes.Len()), slices.Compare(a.Nodes.ids, b.Nodes.ids))
+	rank := func(h Hint) int { // of the number of nodes
+		switch n := h.Nodes.Len(); {
+		case h.Preferred:
+			return n
+		case n <= needed:
+			return needed - n
+		default:
+			return needed + n
+		}
+	}
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), slices.Compare(reversed(a.Nodes.ids), reversed(b.Nodes.ids)))
+}
+
+func reversed(ids []int) []int {
+	out := slices.Clone(ids)
+	slices.Reverse(out)
+	return out
 }

@@ -66,7 +66,12 @@ func TestMerge(t *testing.T) {
 		"preferred before narrow":        {topology.BestEffort, [][]topology.Hint{{hint(false, 1), hint(true, 0, 1)}}, hint(true, 0, 1), true},
 		"best effort takes what is left": {topology.BestEffort, [][]topology.Hint{{hint(true, 0)}, {hint(true, 1)}}, hint(false, 0, 1), true},
 		"restricted does not":            {topology.Restricted, [][]topology.Hint{{hint(true, 0)}, {hint(true, 1)}}, hint(false, 0, 1), false},
-		"restricted takes two nodes":     {topology.Restricted, [][]topology.Hint{{hint(true, 0, 1)}, everywhere}, hint(true, 0), true},
+		"restricted takes two nodes":     {topology.Restricted, [][]topology.Hint{{hint(true, 0, 1)}, nil, {hint(true, 0, 1)}}, hint(true, 0, 1), true},
+		"restricted wants the same":      {topology.Restricted, [][]topology.Hint{{hint(true, 0, 1)}, everywhere}, hint(false, 0, 1), false},
+		"the same again does not help":   {topology.Restricted, [][]topology.Hint{{hint(true, 0, 1)}, {hint(true, 0)}, {hint(true, 0)}}, hint(false, 0), false},
+		"as many as one needs":           {topology.BestEffort, [][]topology.Hint{everywhere, {hint(true, 0, 1)}, everywhere}, hint(false, 0, 1), true},
+		"almost as many as one needs":    {topology.BestEffort, [][]topology.Hint{{hint(true, 0, 1)}, {hint(true, 0)}}, hint(false, 0), true},
+		"not more than one needs":        {topology.BestEffort, [][]topology.Hint{{hint(false, 0), hint(false, 0, 1)}}, hint(false, 0), true},
 		"restricted rejects worse":       {topology.Restricted, [][]topology.Hint{{hint(false, 0, 1)}}, hint(false, 0, 1), false},
 		"single":                         {topology.SingleNUMANode, [][]topology.Hint{everywhere, everywhere, {hint(true, 1), hint(false, 0, 1)}}, hint(true, 1), true},
 		"single rejects two nodes":       {topology.SingleNUMANode, [][]topology.Hint{{hint(true, 0, 1)}}, hint(false, 0, 1), false},
@@ -76,7 +81,8 @@ func TestMerge(t *testing.T) {
 		"the same nodes twice":           {topology.Restricted, [][]topology.Hint{{hint(false, 0), hint(true, 0)}, {hint(true, 0)}}, hint(true, 0), true},
 		"many resources":                 {topology.BestEffort, slices.Repeat([][]topology.Hint{everywhere}, 100), hint(true, 0), true},
 		"single rejects impossible":      {topology.SingleNUMANode, [][]topology.Hint{{}}, hint(false, 0, 1), false},
-		"best effort admits impossible":  {topology.BestEffort, [][]topology.Hint{{}, everywhere}, hint(false, 0, 1), true},
+		"best effort admits impossible":  {topology.BestEffort, [][]topology.Hint{{}, everywhere}, hint(false, 0), true},
+		"restricted rejects impossible":  {topology.Restricted, [][]topology.Hint{everywhere, {}}, hint(false, 0), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, admitted := topology.Merge(tt.policy, nodes, tt.resources)
@@ -85,6 +91,12 @@ func TestMerge(t *testing.T) {
 			require.Equal(t, tt.admitted, admitted)
 		})
 	}
+}
+
+func TestMerge_TakesLowNumbers(t *testing.T) {
+	nodes := topology.NewSet(0, 1, 2, 3)
+	got, _ := topology.Merge(topology.BestEffort, nodes, [][]topology.Hint{{hint(true, 0, 3), hint(true, 1, 2), hint(true, 2, 3)}})
+	require.Equal(t, "1-2", got.Nodes.String())
 }
 
 // provider offers its hints and records what is reserved.
