@@ -116,8 +116,9 @@ func divisible(name corev1.ResourceName, divisor resource.Quantity) bool {
 }
 
 // ResourceValue returns the value of a resourceFieldRef: the amount in units of the divisor,
-// rounded up. It refers to container c unless ref names another one of the pod. allocatable
-// is the value of a limit that is not set.
+// rounded up. It refers to container c unless ref names another one of the pod. A limit that
+// the container does not have is the pod-level limit, or else that of the node in allocatable;
+// of huge pages it is 0.
 func ResourceValue(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
 	if ref.ContainerName != "" {
 		if c = containerNamed(pod, ref.ContainerName); c == nil {
@@ -131,8 +132,12 @@ func ResourceValue(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFie
 	key := corev1.ResourceName(name)
 	amount := c.Resources.Requests[key]
 	if of == "limits" {
-		if amount = c.Resources.Limits[key]; amount.IsZero() {
-			amount = allocatable[key]
+		amount = c.Resources.Limits[key]
+		if amount.IsZero() && !isHugePages(key) {
+			amount = podLevel(pod, limitsOf)[key]
+			if amount.IsZero() {
+				amount = allocatable[key]
+			}
 		}
 	}
 	return inUnits(amount, ref.Divisor), nil

@@ -71,3 +71,27 @@ func TestResourceValue(t *testing.T) {
 	_, err = ResourceValue(pod, &pod.Spec.Containers[0], &corev1.ResourceFieldSelector{Resource: "limits"}, node)
 	assert.ErrorContains(t, err, "limits")
 }
+
+// What bounds a container without a limit of its own is the pod's limit, if there is one.
+// Huge pages without a limit cannot be used.
+func TestResourceValue_WithoutLimit(t *testing.T) {
+	pod := podWith(t, "  resources: {limits: {cpu: 3, hugepages-2Mi: 4Mi}}\n"+with("resources: {limits: {cpu: 1, hugepages-2Mi: 2Mi}}")+
+		"  - {name: b, image: i, resources: {requests: {memory: 1}}}\n")
+	node := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("9Gi"), "hugepages-2Mi": resource.MustParse("64Mi"),
+	}
+	for _, tc := range []struct{ container, resource, want string }{
+		{"a", "limits.cpu", "1"},
+		{"b", "limits.cpu", "3"},
+		{"b", "limits.memory", "8589934592"},
+		{"b", "limits.ephemeral-storage", "9663676416"},
+		{"a", "limits.hugepages-2Mi", "2097152"},
+		{"b", "limits.hugepages-2Mi", "0"},
+		{"b", "requests.hugepages-2Mi", "0"},
+	} {
+		got, err := ResourceValue(pod, nil, &corev1.ResourceFieldSelector{ContainerName: tc.container, Resource: tc.resource}, node)
+		require.NoError(t, err)
+		assert.Equal(t, tc.want, got, "%+v", tc)
+	}
+}
