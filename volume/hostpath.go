@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,6 +16,9 @@ import (
 // type allows that. Symbolic links are followed, because the administrator controls
 // the path.
 func hostPath(h *corev1.HostPathVolumeSource) error {
+	if !filepath.IsAbs(h.Path) { // valid, but it would depend on the working directory
+		return fmt.Errorf("hostPath: %q must be absolute: %w", h.Path, ErrUnsafe)
+	}
 	pathType := corev1.HostPathUnset
 	if h.Type != nil {
 		pathType = *h.Type
