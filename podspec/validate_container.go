@@ -1,6 +1,8 @@
 package podspec
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,9 +76,24 @@ func (v *validator) sidecarOrRegular(path *field.Path, c *corev1.Container) {
 	}
 }
 
+// signals are the signals of the API without SIG, except those above RTMIN and below RTMAX.
+var signals = strings.Fields("ABRT ALRM BUS CHLD CLD CONT FPE HUP ILL INT IO IOT KILL PIPE POLL PROF PWR QUIT " +
+	"RTMAX RTMIN SEGV STKFLT STOP SYS TERM TRAP TSTP TTIN TTOU URG USR1 USR2 VTALRM WINCH XCPU XFSZ")
+
 func isSignal(s string) bool {
-	return len(s) > 3 && strings.HasPrefix(s, "SIG") &&
-		strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-") == ""
+	name, ok := strings.CutPrefix(s, "SIG")
+	if above, found := strings.CutPrefix(name, "RTMIN+"); ok && found {
+		return isNumberUpTo(above, 15)
+	}
+	if below, found := strings.CutPrefix(name, "RTMAX-"); ok && found {
+		return isNumberUpTo(below, 14)
+	}
+	return ok && slices.Contains(signals, name)
+}
+
+func isNumberUpTo(s string, most int) bool {
+	n, err := strconv.Atoi(s)
+	return err == nil && n >= 1 && n <= most && strconv.Itoa(n) == s
 }
 
 // runsToItsEnd checks an init container that is not a sidecar: it has no probes and no hooks.

@@ -132,6 +132,9 @@ func TestValidate(t *testing.T) {
 		"probe ports":             {probe("httpGet: {port: 70000, scheme: FTP, httpHeaders: [{name: 'a b'}]}"), []string{c0 + "livenessProbe.httpGet.port", c0 + "livenessProbe.httpGet.scheme", c0 + "livenessProbe.httpGet.httpHeaders[0].name"}},
 		"readiness grace":         {with("readinessProbe: {grpc: {port: 0}, successThreshold: 5, terminationGracePeriodSeconds: 5}"), []string{c0 + "readinessProbe.grpc.port", c0 + "readinessProbe.terminationGracePeriodSeconds"}},
 		"hooks":                   {with("lifecycle: {postStart: {}, preStop: {sleep: {seconds: 31}}, stopSignal: TERM}"), []string{c0 + "lifecycle.postStart", c0 + "lifecycle.preStop.sleep.seconds", c0 + "lifecycle.stopSignal"}},
+		"a signal of the kernel":  {with("lifecycle: {stopSignal: SIGRTMIN+3}"), nil},
+		"a signal too high":       {with("lifecycle: {stopSignal: SIGRTMIN+16}"), []string{c0 + "lifecycle.stopSignal"}},
+		"an unknown signal":       {with("lifecycle: {stopSignal: SIGFOO}"), []string{c0 + "lifecycle.stopSignal"}},
 		"an init with probes":     {one + "  initContainers:\n  - {name: b, image: i, livenessProbe: {exec: {command: [x]}}, lifecycle: {}}\n  - {name: s, image: i, restartPolicy: Always, livenessProbe: {exec: {command: [x]}}, lifecycle: {}}\n", []string{"spec.initContainers[0].lifecycle", "spec.initContainers[0].livenessProbe"}},
 		"ephemeral containers":    {one + "  ephemeralContainers:\n  - {name: e, image: i, targetContainerName: z, ports: [{containerPort: 1}], readinessProbe: {exec: {command: [x]}}}\n", []string{"spec.ephemeralContainers[0].readinessProbe", "spec.ephemeralContainers[0].targetContainerName", "spec.ephemeralContainers[0].ports"}},
 
