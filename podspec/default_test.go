@@ -30,6 +30,13 @@ func TestDefault_Golden(t *testing.T) {
 	require.NoError(t, Validate(pods[0]))
 }
 
+// The old name of serviceAccountName stands in for it.
+func TestDefault_ServiceAccount(t *testing.T) {
+	assert.Equal(t, "old", podWith(t, one+"  serviceAccount: old\n").Spec.ServiceAccountName)
+	assert.Equal(t, "new", podWith(t, one+"  serviceAccount: old\n  serviceAccountName: new\n").Spec.ServiceAccountName)
+	assert.Empty(t, podWith(t, one).Spec.ServiceAccountName)
+}
+
 // SP-1
 func TestDefault_PullPolicy(t *testing.T) {
 	digest := "@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
