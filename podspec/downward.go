@@ -36,7 +36,7 @@ func FieldValue(pod *corev1.Pod, path string) (string, bool) {
 		return formatMap(pod.Labels), true
 	case "metadata.annotations":
 		return formatMap(pod.Annotations), true
-	case "spec.nodeName":
+	case "spec.nodeName", "spec.host": // its name in an older API
 		return pod.Spec.NodeName, true
 	case "spec.serviceAccountName":
 		return pod.Spec.ServiceAccountName, true

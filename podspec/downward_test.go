@@ -26,7 +26,7 @@ func TestFieldValue(t *testing.T) {
 		"metadata.labels['a/b']":    "1",
 		"metadata.labels['none']":   "",
 		"metadata.annotations['k']": "v",
-		"spec.nodeName":             "node", "spec.serviceAccountName": "sa",
+		"spec.nodeName":             "node", "spec.host": "node", "spec.serviceAccountName": "sa",
 		"status.hostIP": "1.1.1.1", "status.hostIPs": "1.1.1.1,::1",
 		"status.podIP": "2.2.2.2", "status.podIPs": "2.2.2.2,::2",
 	} {

@@ -1,6 +1,8 @@
 package podspec
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -63,7 +65,7 @@ func (v *validator) unsupportedVolume(path *field.Path, vol *corev1.Volume) {
 		}
 	}
 	if e := vol.EmptyDir; e != nil {
-		if e.Medium != corev1.StorageMediumDefault && e.Medium != corev1.StorageMediumMemory {
+		if strings.HasPrefix(string(e.Medium), string(corev1.StorageMediumHugePages)) {
 			v.forbidden(path.Child("emptyDir", "medium"), "huge pages cannot be mounted here")
 		}
 		if e.Mode != nil && *e.Mode != emptyDirMode {

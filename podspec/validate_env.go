@@ -104,9 +104,6 @@ func (v *validator) mounts(path *field.Path, c *corev1.Container) {
 			v.errs = append(v.errs, field.NotFound(at.Child("name"), m.Name))
 		}
 		v.need(at.Child("mountPath"), m.MountPath, nil)
-		if strings.Contains(m.MountPath, ":") {
-			v.invalid(at.Child("mountPath"), m.MountPath, "must not contain ':'")
-		}
 		v.unique(at.Child("mountPath"), m.MountPath, paths)
 		v.subPath(at, m)
 		v.propagation(at, m, c)

@@ -41,9 +41,6 @@ func (v *validator) hook(path *field.Path, h *corev1.LifecycleHandler) {
 		return
 	}
 	v.handlers(path, h.Exec, h.HTTPGet, h.TCPSocket, []bool{h.Sleep != nil})
-	if h.TCPSocket != nil {
-		v.forbidden(path.Child("tcpSocket"), "not for hooks")
-	}
 	if h.Sleep != nil {
 		atLeast(v, path.Child("sleep", "seconds"), &h.Sleep.Seconds, 0)
 		// Not GracePeriod: a pod that is deleted at once stays valid.

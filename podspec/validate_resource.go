@@ -39,10 +39,11 @@ func isOvercommitted(name corev1.ResourceName) bool {
 	return !isHugePages(name) && isNative(name)
 }
 
-// isNative reports whether a resource belongs to Kubernetes and is not an extended resource.
+// isNative reports whether a resource belongs to Kubernetes and is not an extended resource:
+// to an API server all domains that end in kubernetes.io do.
 func isNative(name corev1.ResourceName) bool {
 	domain, _, qualified := strings.Cut(string(name), "/")
-	return !qualified || domain == "kubernetes.io"
+	return !qualified || strings.HasSuffix(domain, "kubernetes.io")
 }
 
 func (v *validator) quantities(path *field.Path, list corev1.ResourceList) {

@@ -3,6 +3,7 @@ package podspec
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,8 +102,8 @@ func (v *validator) sysctls(path *field.Path, sysctls []corev1.Sysctl) {
 	for i, s := range sysctls {
 		at := path.Index(i).Child("name")
 		v.need(at, s.Name, isSysctl)
+		v.unique(at, s.Name, names) // of one that has two spellings the last value counts
 		name := SysctlName(s.Name)
-		v.unique(at, name, names)
 		if v.pod.Spec.HostNetwork && strings.HasPrefix(name, "net.") {
 			v.forbidden(at, "would change the host: the pod has its network")
 		}
@@ -149,9 +150,8 @@ func (v *validator) containerSecurity(path *field.Path, sc *corev1.SecurityConte
 	if sc.Capabilities == nil {
 		return
 	}
-	for _, c := range sc.Capabilities.Add {
-		if c == "CAP_SYS_ADMIN" || c == "SYS_ADMIN" {
-			v.invalid(at, false, "cannot be kept from a container with CAP_SYS_ADMIN")
-		}
+	// As in an API server, which accepts the spelling without CAP_.
+	if slices.Contains(sc.Capabilities.Add, "CAP_SYS_ADMIN") {
+		v.invalid(at, false, "cannot be kept from a container with CAP_SYS_ADMIN")
 	}
 }

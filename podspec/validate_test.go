@@ -108,7 +108,7 @@ func TestValidate(t *testing.T) {
 		"env resources":          {with("env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.love}}}, {name: B, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 3}}}, {name: C, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 1m}}}]"), []string{c0 + "env[0].valueFrom.resourceFieldRef.resource", c0 + "env[1].valueFrom.resourceFieldRef.divisor"}},
 		"env references":         {with("env: [{name: A, valueFrom: {configMapKeyRef: {name: c}}}], envFrom: [{}, {prefix: '=', secretRef: {name: ''}}]"), []string{c0 + "env[0].valueFrom.configMapKeyRef.key", c0 + "envFrom[0]", c0 + "envFrom[1].prefix", c0 + "envFrom[1].secretRef.name"}},
 		"an undeclared volume":   {with("volumeMounts: [{name: nope, mountPath: /a}]"), []string{c0 + "volumeMounts[0].name"}},
-		"mounts at one path":     {with("volumeMounts: [{name: v, mountPath: /a}, {name: v, mountPath: /a}, {name: v, mountPath: '/b:c'}, {name: v}]") + "  volumes: [{name: v}]\n", []string{c0 + "volumeMounts[1].mountPath", c0 + "volumeMounts[2].mountPath", c0 + "volumeMounts[3].mountPath"}},
+		"mounts at one path":     {with("volumeMounts: [{name: v, mountPath: /a}, {name: v, mountPath: /a}, {name: v}]") + "  volumes: [{name: v}]\n", []string{c0 + "volumeMounts[1].mountPath", c0 + "volumeMounts[2].mountPath"}},
 		"an absolute subPath":    {mount("subPath: /etc"), []string{c0 + "volumeMounts[0].subPath"}},
 		"a subPath that leaves":  {mount("subPath: a/../../etc"), []string{c0 + "volumeMounts[0].subPath"}},
 		"a subPathExpr":          {mount("subPath: a, subPathExpr: ../b"), []string{c0 + "volumeMounts[0].subPathExpr", c0 + "volumeMounts[0].subPathExpr"}},
@@ -135,17 +135,17 @@ func TestValidate(t *testing.T) {
 		"a signal of the kernel":  {with("lifecycle: {stopSignal: SIGRTMIN+3}"), nil},
 		"a signal too high":       {with("lifecycle: {stopSignal: SIGRTMIN+16}"), []string{c0 + "lifecycle.stopSignal"}},
 		"an unknown signal":       {with("lifecycle: {stopSignal: SIGFOO}"), []string{c0 + "lifecycle.stopSignal"}},
+		"a hook without a port":   {with("lifecycle: {preStop: {tcpSocket: {port: 0}}}"), []string{c0 + "lifecycle.preStop.tcpSocket.port"}},
 		"an init with probes":     {one + "  initContainers:\n  - {name: b, image: i, livenessProbe: {exec: {command: [x]}}, lifecycle: {}}\n  - {name: s, image: i, restartPolicy: Always, livenessProbe: {exec: {command: [x]}}, lifecycle: {}}\n", []string{"spec.initContainers[0].lifecycle", "spec.initContainers[0].livenessProbe"}},
 		"ephemeral containers":    {one + "  ephemeralContainers:\n  - {name: e, image: i, targetContainerName: z, ports: [{containerPort: 1}], readinessProbe: {exec: {command: [x]}}}\n", []string{"spec.ephemeralContainers[0].readinessProbe", "spec.ephemeralContainers[0].targetContainerName", "spec.ephemeralContainers[0].ports"}},
 
 		"volumes of one name":    {one + "  volumes: [{name: v}, {name: v}, {name: 'V V'}]\n", []string{"spec.volumes[1].name", "spec.volumes[2].name"}},
 		"a volume of two kinds":  {vol("emptyDir: {}, hostPath: {path: /a}"), []string{"spec.volumes[0]"}},
-		"emptyDir":               {vol("emptyDir: {medium: Floppy, sizeLimit: -1}"), []string{v0 + "emptyDir.sizeLimit", v0 + "emptyDir.medium"}},
+		"emptyDir":               {vol("emptyDir: {sizeLimit: -1}"), []string{v0 + "emptyDir.sizeLimit"}},
 		"hostPath":               {vol("hostPath: {path: /a/../b, type: Magic}"), []string{v0 + "hostPath.path", v0 + "hostPath.type"}},
-		"a relative hostPath":    {vol("hostPath: {path: a}"), []string{v0 + "hostPath.path"}},
 		"a secret without name":  {vol("secret: {defaultMode: 512}"), []string{v0 + "secret.secretName", v0 + "secret.defaultMode"}},
 		"items that leave":       {vol("configMap: {name: c, items: [{key: a, path: ../x}, {key: '', path: /x}, {key: b, path: ..data}, {key: c, path: q, mode: 4096}, {key: d, path: q}]}"), []string{v0 + "configMap.items[0].path", v0 + "configMap.items[1].key", v0 + "configMap.items[1].path", v0 + "configMap.items[2].path", v0 + "configMap.items[3].mode"}},
-		"downward":               {vol("downwardAPI: {items: [{path: a}, {path: b, fieldRef: {fieldPath: status.podIP}}, {path: c, resourceFieldRef: {resource: limits.cpu}}, {path: d, resourceFieldRef: {containerName: z, resource: limits.cpu}}]}"), []string{v0 + "downwardAPI.items[0]", v0 + "downwardAPI.items[1].fieldRef.fieldPath", v0 + "downwardAPI.items[2].resourceFieldRef.containerName", v0 + "downwardAPI.items[3].resourceFieldRef.containerName"}},
+		"downward":               {vol("downwardAPI: {items: [{path: a}, {path: b, fieldRef: {fieldPath: status.podIP}}, {path: c, resourceFieldRef: {resource: limits.cpu}}, {path: d, resourceFieldRef: {containerName: z, resource: limits.love}}]}"), []string{v0 + "downwardAPI.items[0]", v0 + "downwardAPI.items[1].fieldRef.fieldPath", v0 + "downwardAPI.items[2].resourceFieldRef.containerName", v0 + "downwardAPI.items[3].resourceFieldRef.resource"}},
 		"projected":              {vol("projected: {sources: [{}, {secret: {name: s, items: [{key: k, path: x}]}}, {configMap: {name: c, items: [{key: k, path: x}]}}]}"), []string{v0 + "projected.sources[2].configMap.items[0].path"}},
 		"an image without name":  {vol("image: {}"), []string{v0 + "image.reference"}},
 		"dns":                    {one + "  dnsPolicy: None\n  dnsConfig: {searches: [ok.example, a b], options: [{}]}\n", []string{"spec.dnsConfig.nameservers", "spec.dnsConfig.searches[1]", "spec.dnsConfig.options[0].name"}},
@@ -161,8 +161,8 @@ func TestValidate(t *testing.T) {
 		"user namespaces":      {one + "  hostUsers: false\n  hostNetwork: true\n  hostIPC: true\n", []string{"spec.hostNetwork", "spec.hostIPC"}},
 		"pod security":         {one + "  securityContext: {runAsUser: -1, runAsGroup: 2147483648, fsGroup: -2, supplementalGroups: [1, -1], fsGroupChangePolicy: X, supplementalGroupsPolicy: Z, seccompProfile: {type: Localhost}, appArmorProfile: {type: Q}}\n", []string{"S.runAsUser", "S.runAsGroup", "S.fsGroup", "S.supplementalGroups[1]", "S.fsGroupChangePolicy", "S.supplementalGroupsPolicy", "S.seccompProfile.localhostProfile", "S.appArmorProfile.type"}},
 		"profiles that leave":  {one + "  securityContext: {seccompProfile: {type: Localhost, localhostProfile: ../x}, appArmorProfile: {type: Unconfined, localhostProfile: q}}\n", []string{"S.seccompProfile.localhostProfile", "S.appArmorProfile.localhostProfile"}},
-		"sysctls":              {one + "  hostNetwork: true\n  hostIPC: true\n  securityContext: {sysctls: [{name: net.a}, {name: kernel.shmmax}, {name: ../x}, {name: vm.a}, {name: vm/a}, {name: A}]}\n", []string{"S.sysctls[0].name", "S.sysctls[1].name", "S.sysctls[2].name", "S.sysctls[4].name", "S.sysctls[5].name"}},
-		"privilege escalation": {with("securityContext: {allowPrivilegeEscalation: false, privileged: true, capabilities: {add: [SYS_ADMIN]}, procMount: Unmasked}"), []string{c0 + "securityContext.procMount", c0 + "securityContext.allowPrivilegeEscalation", c0 + "securityContext.allowPrivilegeEscalation"}},
+		"sysctls":              {one + "  hostNetwork: true\n  hostIPC: true\n  securityContext: {sysctls: [{name: net.a}, {name: kernel.shmmax}, {name: ../x}, {name: vm.a}, {name: vm.a}, {name: A}]}\n", []string{"S.sysctls[0].name", "S.sysctls[1].name", "S.sysctls[2].name", "S.sysctls[4].name", "S.sysctls[5].name"}},
+		"privilege escalation": {with("securityContext: {allowPrivilegeEscalation: false, privileged: true, capabilities: {add: [CAP_SYS_ADMIN]}, procMount: Unmasked}"), []string{c0 + "securityContext.procMount", c0 + "securityContext.allowPrivilegeEscalation", c0 + "securityContext.allowPrivilegeEscalation"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var want []string
@@ -172,6 +172,28 @@ func TestValidate(t *testing.T) {
 			}
 			err := Validate(podWith(t, tc.spec))
 			assert.ElementsMatch(t, want, errorPaths(t, err), "%v", err)
+		})
+	}
+}
+
+// What an API server accepts is valid, also where it can only fail later or has no effect.
+func TestValidate_AcceptsWhatAnAPIServerDoes(t *testing.T) {
+	vol := func(source string) string { return one + "  volumes: [{name: v, " + source + "}]\n" }
+	for name, spec := range map[string]string{
+		"a capability that gives privileges": with("securityContext: {allowPrivilegeEscalation: false, capabilities: {add: [SYS_ADMIN]}}"),
+		"a colon in a path":                  with("volumeMounts: [{name: v, mountPath: '/a:b'}]") + "  volumes: [{name: v}]\n",
+		"hooks of an old kind":               with("lifecycle: {postStart: {tcpSocket: {port: 1}}, preStop: {tcpSocket: {port: web}}}"),
+		"an unknown medium":                  vol("emptyDir: {medium: Floppy}"),
+		"a relative path of the host":        vol("hostPath: {path: a/b}"),
+		"a part of a native resource":        with("resources: {limits: {a.kubernetes.io/b: 500m}, requests: {a.kubernetes.io/b: 0, kubernetes.io/c: 1}}"),
+		"two spellings of one parameter":     one + "  securityContext: {sysctls: [{name: kernel.shm_rmid_forced, value: '1'}, {name: kernel/shm_rmid_forced, value: '0'}]}\n",
+		"a volume of an unknown container":   vol("downwardAPI: {items: [{path: a, resourceFieldRef: {containerName: z, resource: limits.cpu}}]}"),
+		"a field by its old name":            with("env: [{name: A, valueFrom: {fieldRef: {fieldPath: spec.host}}}]"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := podWith(t, spec)
+			assert.NoError(t, Validate(pod))
+			assert.Empty(t, Unsupported(pod))
 		})
 	}
 }

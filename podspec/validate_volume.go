@@ -1,7 +1,6 @@
 package podspec
 
 import (
-	"path"
 	"reflect"
 	"strings"
 
@@ -80,18 +79,10 @@ func (v *validator) emptyDir(path *field.Path, e *corev1.EmptyDirVolumeSource) {
 	if e.SizeLimit != nil && e.SizeLimit.Sign() < 0 {
 		v.invalid(path.Child("sizeLimit"), e.SizeLimit.String(), "must be at least 0")
 	}
-	if !strings.HasPrefix(string(e.Medium), string(corev1.StorageMediumHugePages)) && e.Medium != corev1.StorageMediumDefault {
-		oneOf(v, path.Child("medium"), e.Medium, corev1.StorageMediumMemory, corev1.StorageMediumHugePages)
-	}
 }
 
 func (v *validator) hostPath(at *field.Path, h *corev1.HostPathVolumeSource) {
-	v.need(at.Child("path"), h.Path, func(p string) []string {
-		if !path.IsAbs(p) {
-			return []string{"must be an absolute path"}
-		}
-		return noTraversal(p)
-	})
+	v.need(at.Child("path"), h.Path, noTraversal)
 	if h.Type != nil && *h.Type != corev1.HostPathUnset {
 		oneOf(v, at.Child("type"), *h.Type, corev1.HostPathDirectoryOrCreate, corev1.HostPathDirectory,
 			corev1.HostPathFileOrCreate, corev1.HostPathFile, corev1.HostPathSocket,
@@ -147,8 +138,6 @@ func (v *validator) downward(path *field.Path, items []corev1.DownwardAPIVolumeF
 			v.resourceRef(at.Child("resourceFieldRef"), r)
 			if r.ContainerName == "" {
 				v.required(at.Child("resourceFieldRef", "containerName"), "a volume is of no one container")
-			} else if containerNamed(v.pod, r.ContainerName) == nil {
-				v.errs = append(v.errs, field.NotFound(at.Child("resourceFieldRef", "containerName"), r.ContainerName))
 			}
 		}
 	}

@@ -65,6 +65,7 @@ func (c *Client) runHandler(ctx context.Context, to hookTarget, h *corev1.Lifecy
 	case h.Sleep != nil:
 		return 0, sleep.For(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
 	}
+	// tcpSocket is valid, and was never supported.
 	return 0, fmt.Errorf("the hook names no exec, httpGet or sleep: %w", runtime.ErrInvalid)
 }
 

@@ -103,6 +103,25 @@ func TestPreStop_HasTheGracePeriod(t *testing.T) {
 	}
 }
 
+// A tcpSocket, which the API still accepts for hooks, was never supported: it fails.
+func TestHooks_TCPSocket(t *testing.T) {
+	f, rec := newFake(), &fakeRecorder{}
+	f.addImage(busybox)
+	c := f.client(t, Config{Recorder: rec})
+	pod := onePod("main")
+	hook := &corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(80)}}
+	pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: hook}
+	observed := running(t, f, c, pod)
+	require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: time.Minute}))
+	assert.Contains(t, rec.text(), "FailedPreStopHook")
+	assert.Contains(t, f.took(), "StopContainer")
+
+	pod = onePod("other")
+	pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: hook}
+	applied := c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
+	assert.Equal(t, "PostStartHookError", applied.Failures["other"].Reason)
+}
+
 // RT-10: the command of a hook and its output are for the status of the pod: events and logs have
 // other readers.
 func TestHooks_CommandAndOutputAreForTheStatus(t *testing.T) {

@@ -24,6 +24,17 @@ func mountOf(tr *Translator, volume runtime.Volume, vm corev1.VolumeMount, env .
 	return all[0], nil
 }
 
+// A colon has no meaning in a mount of CRI.
+func TestTranslator_MountPathWithColon(t *testing.T) {
+	tr := &Translator{Pod: &corev1.Pod{}}
+	tr.Options.Volumes = map[string]runtime.Volume{"data": {HostPath: "/v"}}
+	all, err := tr.Mounts(t.Context(), &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/a:ro"}}}, nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, "/a:ro", all[0].GetContainerPath())
+	assert.Equal(t, "/v", all[0].GetHostPath())
+	assert.False(t, all[0].GetReadonly())
+}
+
 func TestTranslator_RecursiveReadOnly(t *testing.T) {
 	enabled, ifPossible, odd := corev1.RecursiveReadOnlyEnabled, corev1.RecursiveReadOnlyIfPossible, corev1.RecursiveReadOnlyMode("Odd")
 	none, slave := corev1.MountPropagationNone, corev1.MountPropagationHostToContainer
