@@ -156,7 +156,8 @@ func (c *Collector) collect(ctx context.Context, all bool) (result Result, err e
 }
 
 // execute removes images one by one. Images that the plan keeps as not needed are
-// removed too, in order, as long as the file system has not gained enough.
+// removed too, in order, as long as the file system has not gained enough. While it cannot
+// be measured, the sizes of the removed images count instead.
 func (c *Collector) execute(ctx context.Context, l snapshot) (Result, error) {
 	result := Result{BytesToFree: l.state.BytesToFree}
 	var errs []error
@@ -181,11 +182,15 @@ func (c *Collector) execute(ctx context.Context, l snapshot) (Result, error) {
 		}
 		result.Removed = append(result.Removed, choice)
 		delete(c.known, choice.Image.ID)
-		if freed, err := c.freed(ctx, l.fs, result.BytesFreed); err != nil {
-			errs = append(errs, err)
-		} else {
+		freed, err := c.freed(ctx, l.fs, result.BytesFreed)
+		switch {
+		case err == nil:
 			result.BytesFreed = freed
+			continue
+		case ctx.Err() == nil:
+			result.BytesFreed += choice.Image.Bytes // an estimate, as in the plan
 		}
+		errs = append(errs, err)
 	}
 	if result.BytesFreed < result.BytesToFree && !l.state.AllUnused {
 		errs = append(errs, &InsufficientSpaceError{BytesToFree: result.BytesToFree, BytesFreed: result.BytesFreed})

@@ -71,6 +71,48 @@ func (l *lagging) available() uint64 {
 	return l.last
 }
 
+// unmeasured cannot be measured after an image was removed, until measurement `again`.
+type unmeasured struct {
+	*store
+
+	measurements, again int
+}
+
+func (u *unmeasured) ImageFS(ctx context.Context) (images, containers []runtime.FSUsage, err error) {
+	u.measurements++
+	if len(u.store.removed) > 0 && (u.again == 0 || u.measurements < u.again) {
+		return nil, nil, runtime.ErrUnavailable
+	}
+	return u.store.ImageFS(ctx)
+}
+
+// IG-4: where the file system cannot be measured after a removal, sizes count in its place: no
+// more images are removed than are needed by them.
+func TestCollector_StopsAtSizesWithoutMeasurements(t *testing.T) {
+	for name, tt := range map[string]struct{ again, removed int }{
+		"never measured again":          {0, 2},
+		"measured again by the second":  {3, 3},
+		"measured again after the last": {5, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStore(1000)
+				for i := range 9 { // each is 100 by its size, and frees 70, because 30 are shared
+					s.pull(fmt.Sprint("app", i), 70, "base")
+				}
+				s.layers["base"], s.capacity = 30, 710
+				u := &unmeasured{store: s}
+				c := collector(t, imagegc.Config{Images: u, Policy: imagegc.Policy{MinAge: -1, HighThresholdPercent: 80, LowThresholdPercent: 70}})
+				u.again = tt.again
+				result, err := c.Collect(t.Context())
+				require.ErrorIs(t, err, runtime.ErrUnavailable)
+				assert.Len(t, s.removed, tt.removed)
+				assert.Len(t, result.Removed, tt.removed)
+			})
+		})
+	}
+}
+
 // IG-1: without the image of its sandboxes no pod starts, and no container tells
 // that it is in use.
 func TestCollector_KeepsSandboxImage(t *testing.T) {
