@@ -2,7 +2,6 @@ package eviction
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -36,7 +35,7 @@ func (m *Manager) enforceLocal(ctx context.Context, u *runtime.NodeUsage, pods [
 		if msg, exceeds := exceedsLocalStorageLimit(pod, &u.Pods[i], since); exceeds {
 			found = true
 			e := runtime.Termination{GracePeriod: hardGracePeriod, Reason: Reason, Message: msg, Evicted: true}
-			if _, err := m.evict(ctx, "", []Candidate{{Pod: pod}}, e); err != nil {
+			if _, err := m.evict(ctx, metThreshold{}, []Candidate{{Pod: pod}}, e); err != nil {
 				failed[pod.UID] = true
 			}
 		}
@@ -54,6 +53,11 @@ func (m *Manager) evictOne(ctx context.Context, due []metThreshold, pods []*core
 	blocked := make(map[corev1.NodeConditionType]string)
 	waits := false // for reclaim, a measurement or the effect of an eviction
 	for _, t := range due {
+		if d := m.waitsForEvicted(t); d > 0 {
+			m.keepBlocked(blocked, t)
+			waits, wait = true, min(wait, retryPeriod, d)
+			continue
+		}
 		if m.isDeferred(ctx, t, pods, u) {
 			m.keepBlocked(blocked, t)
 			waits, wait = true, min(wait, retryPeriod)
@@ -97,7 +101,7 @@ func (m *Manager) victims(t metThreshold, pods []*corev1.Pod, u *runtime.NodeUsa
 	if len(pods) == 0 {
 		return nil, noPod
 	}
-	expected := usedBy(t.Signal, u, func(uid types.UID) bool { return m.evicting[uid] })
+	expected := usedBy(t.Signal, u, func(uid types.UID) bool { return m.evicting[uid] != nil })
 	return effective(t, Rank(t.Signal, pods, u, m.state.lastEvictionAt), expected)
 }
 
@@ -113,7 +117,7 @@ func (m *Manager) evictFor(ctx context.Context, t metThreshold, victims []Candid
 		others: usedBy(t.Signal, u, func(uid types.UID) bool { return uid != pod.UID }),
 	}
 	termination := runtime.Termination{GracePeriod: m.gracePeriod(t, pod), Reason: Reason, Evicted: true, Message: message(t, victims[0], u)}
-	cleanedUp, err := m.evict(ctx, t.Signal, victims, termination)
+	evicted, err := m.evict(ctx, t, victims, termination)
 	if err != nil {
 		return err
 	}
@@ -121,10 +125,8 @@ func (m *Manager) evictFor(ctx context.Context, t metThreshold, victims []Candid
 	if last := m.effects[group]; last != nil {
 		e.withoutEffect = last.withoutEffect
 	}
-	if cleanedUp { // otherwise it cannot have an effect yet
-		e.deadline = time.Now().Add(e.timeout())
-	}
 	m.effects[group] = &e
+	evicted.judge(&e)
 	return nil
 }
 
@@ -157,36 +159,26 @@ func (m *Manager) needsNewerUsage(s Signal, pods []*corev1.Pod, u *runtime.NodeU
 	return time.Since(m.state.lastEvictionAt) < m.cfg.PodCleanupTimeout && isStale(s, pods, u, m.state.lastEvictionAt)
 }
 
-// evict evicts the first of ranked and waits for its cleanup. cleanedUp is false for a
-// pod that takes longer, which is not chosen again.
-func (m *Manager) evict(ctx context.Context, s Signal, ranked []Candidate, t runtime.Termination) (cleanedUp bool, err error) {
+// evict evicts the first of ranked for a threshold, or none for a local storage limit, and
+// waits for its cleanup as terminate does. A pod that takes longer is not chosen again.
+func (m *Manager) evict(ctx context.Context, t metThreshold, ranked []Candidate, termination runtime.Termination) (*evictedPod, error) {
 	pod := ranked[0].Pod
 	if m.cfg.Hooks.Evicting != nil {
-		m.cfg.Hooks.Evicting(s, ranked, t)
+		m.cfg.Hooks.Evicting(t.Signal, ranked, termination)
 	}
 	if m.cfg.Recorder != nil {
-		m.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, Reason, t.Message, time.Now()))
+		m.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, Reason, termination.Message, time.Now()))
 	}
 	startTime := time.Now()
 	lastEvictionAt, lastActionAt := m.state.lastEvictionAt, m.state.lastActionAt
 	m.state.lastEvictionAt, m.state.lastActionAt = startTime, startTime
-	m.evicting[pod.UID] = true
-	wait, cancel := context.WithTimeout(ctx, m.cfg.PodCleanupTimeout)
-	defer cancel()
-	if err = m.cfg.Pods.Evict(wait, pod, t); errors.Is(err, runtime.ErrNotFound) {
-		err = nil
+	e := &evictedPod{pod: pod, signal: t.Signal, startTime: startTime, deadline: startTime.Add(termination.GracePeriod + m.cfg.PodCleanupTimeout)}
+	m.evicting[pod.UID] = e
+	if err := m.terminate(ctx, e, t.IsHard(), termination); err != nil {
+		m.state.lastEvictionAt, m.state.lastActionAt = lastEvictionAt, lastActionAt // nothing has changed
+		return nil, err
 	}
-	if m.cfg.Hooks.Evicted != nil {
-		m.cfg.Hooks.Evicted(s, pod, time.Since(startTime), err)
-	}
-	if err == nil || wait.Err() != nil {
-		m.state.resetStalls(time.Now())
-		return err == nil, nil
-	}
-	delete(m.evicting, pod.UID)
-	m.state.lastEvictionAt, m.state.lastActionAt = lastEvictionAt, lastActionAt // nothing has changed
-	m.cfg.Logger.Warn("pod eviction failed", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
-	return false, err
+	return e, nil
 }
 
 // gracePeriod returns the grace period of a pod that is evicted for a threshold.

@@ -91,7 +91,8 @@ type Config struct {
 	MonitoringPeriod time.Duration
 	// Notifiers request a measurement at once. Default: none.
 	Notifiers []ThresholdNotifier
-	// PodCleanupTimeout limits the wait for the cleanup of an evicted pod. Default: 30s.
+	// PodCleanupTimeout limits the wait for the cleanup of an evicted pod; for a soft threshold,
+	// after its grace period. Default: 30s.
 	PodCleanupTimeout time.Duration
 
 	Recorder Recorder     // Default: no events
@@ -141,7 +142,7 @@ type Manager struct {
 	measureCh chan struct{}
 
 	// All below are owned by Run's goroutine.
-	evicting      map[types.UID]bool                  // evicted pods that are still active
+	evicting      map[types.UID]*evictedPod           // evicted pods that are still active
 	kernelSignals map[Signal]bool                     // signals of which a notifier reports the next threshold
 	measuredAt    time.Time                           // of the pods
 	urgent        bool                                // the next measurement of the pods does not wait for the runtime
@@ -180,7 +181,7 @@ func New(cfg Config) (*Manager, error) {
 	cfg.Recorder = safe.Events(cfg.Logger, cfg.Recorder)
 	m := &Manager{
 		cfg: cfg, state: newState(thresholdsOf(cfg.Thresholds), cfg.PressureTransitionPeriod),
-		measureCh: make(chan struct{}, 1), evicting: make(map[types.UID]bool),
+		measureCh: make(chan struct{}, 1), evicting: make(map[types.UID]*evictedPod),
 	}
 	m.kernelSignals, m.conditions = make(map[Signal]bool), nodeConditions(nil, nil, nil, time.Time{})
 	m.effects, m.warned = make(map[string]*effect), make(map[string]string)
@@ -293,7 +294,7 @@ func (m *Manager) watch(ctx context.Context, n ThresholdNotifier) {
 // wait for the next iteration.
 func (m *Manager) iterate(ctx context.Context) time.Duration {
 	m.adoptPolicy()
-	m.forgetEvicted()
+	m.updateEvicting()
 	if wait, done := m.checkNode(ctx); done {
 		return wait
 	}
@@ -355,25 +356,10 @@ func (m *Manager) candidates(failed map[types.UID]bool) []*corev1.Pod {
 	out := make([]*corev1.Pod, 0, len(pods))
 	for _, pod := range pods {
 		switch {
-		case m.evicting[pod.UID], failed[pod.UID], pod.DeletionTimestamp != nil, !m.cfg.EvictCritical && podspec.IsCritical(pod):
+		case m.evicting[pod.UID] != nil, failed[pod.UID], pod.DeletionTimestamp != nil, !m.cfg.EvictCritical && podspec.IsCritical(pod):
 		default:
 			out = append(out, pod)
 		}
 	}
 	return out
-}
-
-// forgetEvicted forgets evicted pods that are no longer active: one that returns under
-// its UID can be evicted as any other.
-func (m *Manager) forgetEvicted() {
-	if len(m.evicting) == 0 {
-		return
-	}
-	active := make(map[types.UID]bool, len(m.evicting))
-	for _, pod := range m.cfg.Pods.ActivePods() {
-		if m.evicting[pod.UID] {
-			active[pod.UID] = true
-		}
-	}
-	m.evicting = active
 }

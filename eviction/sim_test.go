@@ -40,7 +40,8 @@ type nodeSimulator struct {
 	reclaim      int
 	evicted      []evictionRecord
 	failing      map[types.UID]error
-	observed     runtime.NodeUsage // what was measured last
+	late         map[types.UID]error // fail after what they take
+	observed     runtime.NodeUsage   // what was measured last
 	// Called with the lock held, if not nil: after each measurement and reclaim,
 	// and before each eviction that does not fail.
 	onMeasured, onReclaim func()
@@ -169,6 +170,9 @@ func (s *nodeSimulator) Evict(ctx context.Context, pod *corev1.Pod, e runtime.Te
 	case <-wait:
 	}
 	s.mu.Lock()
+	if err := s.late[pod.UID]; err != nil {
+		return err
+	}
 	if ctx.Err() == nil {
 		delete(s.pods, pod.UID)
 	}

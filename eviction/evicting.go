@@ -1,0 +1,132 @@
+package eviction
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// evictedPod is a pod that was evicted and is still active.
+type evictedPod struct {
+	pod       *corev1.Pod
+	signal    Signal // "": for a local storage limit
+	startTime time.Time
+	deadline  time.Time           // until when its grace period and its cleanup may take
+	resultCh  chan evictionResult // of the call that is still under way; nil: it has returned
+	cleanedUp bool
+	effect    *effect // nil: not judged
+}
+
+// evictionResult is the result of a call of Pods.Evict.
+type evictionResult struct {
+	err     error
+	expired bool // the context was done
+}
+
+// terminate evicts a pod and waits for its cleanup, at most for PodCleanupTimeout. A soft
+// threshold may leave it hours to end, and hard ones must act meanwhile: for it terminate waits
+// for a moment only, and updateEvicting records the result.
+func (m *Manager) terminate(ctx context.Context, e *evictedPod, hard bool, t runtime.Termination) error {
+	timeout, patience := m.cfg.PodCleanupTimeout, (<-chan time.Time)(nil)
+	if !hard {
+		timeout, patience = time.Until(e.deadline), time.After(retryPeriod)
+	}
+	resultCh := make(chan evictionResult, 1)
+	m.background.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		err := safe.Call(m.cfg.Logger, "evict pod", func() error { return m.cfg.Pods.Evict(ctx, e.pod, t) })
+		if errors.Is(err, runtime.ErrNotFound) {
+			err = nil
+		}
+		resultCh <- evictionResult{err: err, expired: ctx.Err() != nil}
+		if !hard {
+			m.RequestMeasurement()
+		}
+	})
+	select {
+	case r := <-resultCh:
+		return m.finish(e, r)
+	case <-patience:
+		e.resultCh = resultCh
+		m.state.resetStalls(time.Now())
+		return nil
+	}
+}
+
+// finish records the result of an eviction, and returns its error unless the pod terminates.
+func (m *Manager) finish(e *evictedPod, r evictionResult) error {
+	now := time.Now()
+	e.resultCh = nil
+	if m.cfg.Hooks.Evicted != nil {
+		m.cfg.Hooks.Evicted(e.signal, e.pod, now.Sub(e.startTime), r.err)
+	}
+	if r.err != nil && !r.expired {
+		delete(m.evicting, e.pod.UID)
+		m.cfg.Logger.Warn("pod eviction failed", logattr.Pod(e.pod), logattr.PodUID(e.pod.UID), logattr.Err(r.err))
+		return r.err
+	}
+	m.state.resetStalls(now)
+	if e.cleanedUp = r.err == nil; e.cleanedUp {
+		e.judge(e.effect)
+	}
+	return nil
+}
+
+// judge sets what the eviction is judged by once the pod is cleaned up. Before, it cannot have
+// an effect.
+func (e *evictedPod) judge(f *effect) {
+	e.effect = f
+	if f != nil && e.cleanedUp {
+		f.deadline = time.Now().Add(f.timeout())
+	}
+}
+
+// updateEvicting records evictions that have ended since the last iteration. It forgets
+// evicted pods that are no longer active: one that returns under its UID can be evicted as
+// any other.
+func (m *Manager) updateEvicting() {
+	if len(m.evicting) == 0 {
+		return
+	}
+	active := make(map[types.UID]bool, len(m.evicting))
+	for _, pod := range m.cfg.Pods.ActivePods() {
+		active[pod.UID] = true
+	}
+	for uid, e := range m.evicting {
+		select {
+		case r := <-e.resultCh:
+			m.state.lastActionAt = time.Now() // older observations of the node do not count
+			_ = m.finish(e, r)                // logged
+		default:
+		}
+		if !active[uid] && e.resultCh == nil {
+			delete(m.evicting, uid)
+		}
+	}
+}
+
+// isPending reports whether an evicted pod may still take until its usage is free.
+func (e *evictedPod) isPending(now time.Time) bool { return !e.cleanedUp && now.Before(e.deadline) }
+
+// waitsForEvicted returns how long a soft threshold waits, at most, for a pod that was evicted
+// for the same shortage and terminates. Hard thresholds do not wait.
+func (m *Manager) waitsForEvicted(t metThreshold) (wait time.Duration) {
+	if t.IsHard() {
+		return 0
+	}
+	now := time.Now()
+	for _, e := range m.evicting {
+		if e.isPending(now) && effectGroup(e.signal) == effectGroup(t.Signal) {
+			wait = max(wait, e.deadline.Sub(now))
+		}
+	}
+	return wait
+}
