@@ -59,8 +59,8 @@ func (m *Manager) start(t *task, name string, work func()) {
 // takes longer is not waited for.
 const reclaimTimeout = 2 * time.Minute
 
-// needsReclaim starts the reclaimers, once before pods are evicted for disk, and
-// reports whether the eviction has to wait for them.
+// needsReclaim starts the reclaimers, once before a pod is evicted for disk, and reports
+// whether the eviction has to wait for them.
 func (m *Manager) needsReclaim(ctx context.Context, t metThreshold) bool {
 	if len(m.cfg.Reclaimers) == 0 {
 		return false
@@ -68,7 +68,7 @@ func (m *Manager) needsReclaim(ctx context.Context, t metThreshold) bool {
 	if duration, running := m.reclaim.isRunning(time.Now()); running {
 		return duration < reclaimTimeout // after it, a reclaimer ignores its context
 	}
-	if m.reclaimed {
+	if m.reclaimed && !reclaimsAgain(&m.reclaim, m.leftAt) {
 		return false
 	}
 	m.reclaimed = true
@@ -89,6 +89,14 @@ func (m *Manager) needsReclaim(ctx context.Context, t metThreshold) bool {
 		}
 	})
 	return true
+}
+
+// reclaimsAgain reports whether the last reclaim, which has ended, may have missed what a pod
+// no longer uses that has left since: its image and its containers. One that took all of its
+// time is not repeated in the same shortage, because every pod would wait that long.
+func reclaimsAgain(last *task, leftAt time.Time) bool {
+	startTime, endTime := last.times()
+	return startTime.Before(leftAt) && endTime.Sub(startTime) < reclaimTimeout
 }
 
 // needsDiskUsage starts counting the files of pods if the provider supports it, and

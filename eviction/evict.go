@@ -51,11 +51,11 @@ const retryPeriod = time.Second
 func (m *Manager) evictOne(ctx context.Context, due []metThreshold, pods []*corev1.Pod, u *runtime.NodeUsage, failed map[types.UID]bool) (wait time.Duration) {
 	wait = m.cfg.MonitoringPeriod
 	blocked := make(map[corev1.NodeConditionType]string)
-	waits := false // for reclaim, a measurement or the effect of an eviction
+	waits := false // a disk: for reclaim, a measurement or the effect of an eviction
 	for _, t := range due {
 		if d := m.waitsForEvicted(t); d > 0 {
 			m.keepBlocked(blocked, t)
-			waits, wait = true, min(wait, retryPeriod, d)
+			waits, wait = waits || isDisk(t.Signal), min(wait, retryPeriod, d)
 			continue
 		}
 		if m.isDeferred(ctx, t, pods, u) {
@@ -65,7 +65,7 @@ func (m *Manager) evictOne(ctx context.Context, due []metThreshold, pods []*core
 		}
 		if d := m.effectDelay(t, u); d > 0 {
 			m.block(blocked, t, noEffect)
-			waits, wait = true, min(wait, retryPeriod, d)
+			waits, wait = waits || isDisk(t.Signal), min(wait, retryPeriod, d)
 			continue
 		}
 		victims, reason := m.victims(t, pods, u)
@@ -83,7 +83,7 @@ func (m *Manager) evictOne(ctx context.Context, due []metThreshold, pods []*core
 		}
 		return 0
 	}
-	m.reclaimed = waits
+	m.reclaimed = m.reclaimed && waits
 	m.setBlocked(blocked)
 	return wait
 }
@@ -91,8 +91,7 @@ func (m *Manager) evictOne(ctx context.Context, due []metThreshold, pods []*core
 // isDeferred reports whether an eviction for disk has to wait: until unused images and
 // containers have been reclaimed, and the disk usage of the pods is known.
 func (m *Manager) isDeferred(ctx context.Context, t metThreshold, pods []*corev1.Pod, u *runtime.NodeUsage) bool {
-	f, _ := infoFor(t.Signal)
-	return f.disk && (m.needsReclaim(ctx, t) || m.needsDiskUsage(ctx) || m.needsNewerUsage(t.Signal, pods, u))
+	return isDisk(t.Signal) && (m.needsReclaim(ctx, t) || m.needsDiskUsage(ctx) || m.needsNewerUsage(t.Signal, pods, u))
 }
 
 // victims returns the pods that can be evicted for a threshold in order, or why there

@@ -75,6 +75,7 @@ func (m *Manager) finish(e *evictedPod, r evictionResult) error {
 	}
 	m.state.resetStalls(now)
 	if e.cleanedUp = r.err == nil; e.cleanedUp {
+		m.leftAt = now
 		e.judge(e.effect)
 	}
 	return nil
@@ -89,7 +90,7 @@ func (e *evictedPod) judge(f *effect) {
 	}
 }
 
-// updateEvicting records evictions that have ended since the last iteration. It forgets
+// updateEvicting records evictions that have ended since the last call. It forgets
 // evicted pods that are no longer active: one that returns under its UID can be evicted as
 // any other.
 func (m *Manager) updateEvicting() {
@@ -107,8 +108,11 @@ func (m *Manager) updateEvicting() {
 			_ = m.finish(e, r)                // logged
 		default:
 		}
-		if !active[uid] && e.resultCh == nil {
-			delete(m.evicting, uid)
+		if active[uid] || e.resultCh != nil {
+			continue
+		}
+		if delete(m.evicting, uid); !e.cleanedUp {
+			m.leftAt = time.Now()
 		}
 	}
 }

@@ -147,6 +147,7 @@ type Manager struct {
 	measuredAt    time.Time                           // of the pods
 	urgent        bool                                // the next measurement of the pods does not wait for the runtime
 	reclaimed     bool                                // the reclaimers were called since a disk threshold was met
+	leftAt        time.Time                           // when the last evicted pod was cleaned up or left
 	effects       map[string]*effect                  // of the last evictions, by effectGroup
 	warned        map[string]string                   // last logged reason, by threshold
 	blocked       map[corev1.NodeConditionType]string // why no pod is evicted
@@ -300,6 +301,7 @@ func (m *Manager) iterate(ctx context.Context) time.Duration {
 	}
 	failed := make(map[types.UID]bool) // evictions that failed in this iteration
 	for ctx.Err() == nil {
+		m.updateEvicting()
 		u, err := m.measure(ctx)
 		if err != nil {
 			m.cfg.Logger.Warn("measuring node and pod usage failed", logattr.Err(err))

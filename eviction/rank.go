@@ -238,8 +238,7 @@ func podDisk(s Signal, u *runtime.PodUsage, l layout, since time.Time) runtime.D
 // isStale reports whether the usage of a pod on the signal's file system has a part that
 // was last measured before since. It is pure.
 func isStale(s Signal, pods []*corev1.Pod, u *runtime.NodeUsage, since time.Time) bool {
-	f, _ := infoFor(s)
-	if !f.disk {
+	if !isDisk(s) {
 		return false
 	}
 	included := make(map[types.UID]bool, len(pods))

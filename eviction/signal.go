@@ -151,6 +151,12 @@ func pressureInfo(s Signal) (signalInfo, bool) {
 	}
 }
 
+// isDisk reports whether a signal is about a file system.
+func isDisk(s Signal) bool {
+	f, _ := infoFor(s)
+	return f.disk
+}
+
 // ofMemory returns no measurement if the capacity is unknown.
 func ofMemory(m runtime.MemoryUsage) (available, capacity uint64, at time.Time) {
 	if m.Capacity == 0 {
