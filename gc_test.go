@@ -64,6 +64,34 @@ func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri
 	})
 }
 
+// EV-5, EV-6: a deleted pod with an hour to end is ended at once under memory pressure if it uses
+// the most, and its last status says so. No other pod is evicted.
+func TestAgent_ShortensDeletionUnderMemoryPressure(t *testing.T) {
+	inside(t, func(t *testing.T, _ *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent) {
+		var statuses agenttest.Statuses
+		greedy := agenttest.SizedPod("greedy", "1Mi", "0s=50Mi,10m=700Mi")
+		greedy.Annotations["sim.sublet.dev/ignore-term"] = "true"
+		pods := podsource.NewMemory(agenttest.SizedPod("calm", "1Mi", "0s=250Mi"), greedy)
+		start(
+			agent.WithSource("cloud", podsource.NotStatic(pods)), agent.WithStatusSink(&statuses),
+			agent.WithConfig(eviction.Config{Thresholds: hardThresholds("memory.available<100Mi"), Usage: &agenttest.Node{Client: client}}),
+		)
+		time.Sleep(time.Minute)
+		deleted := greedy.DeepCopy()
+		deleted.DeletionTimestamp, deleted.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now().Add(time.Hour)}, new(int64(3600))
+		pods.Put(deleted)
+		time.Sleep(8 * time.Minute)
+		require.Equal(t, corev1.PodRunning, statuses.Of("greedy").Phase, "it ignores the signal")
+		time.Sleep(3 * time.Minute)
+		st := statuses.Of("greedy")
+		require.Equal(t, corev1.PodFailed, st.Phase)
+		require.Equal(t, eviction.Reason, st.Reason)
+		require.Contains(t, st.Message, "low on resource: memory")
+		require.True(t, hasCondition(st, corev1.DisruptionTarget))
+		require.Equal(t, corev1.PodRunning, statuses.Of("calm").Phase)
+	})
+}
+
 // EV-5, EV-6, EV-8, EV-9: under memory pressure the pod above its request is evicted with
 // all its resources, and no other. A new pod without a request is rejected while the
 // node reports the pressure.

@@ -11,7 +11,8 @@
 //   - Cheap: while no threshold is met, only the node is measured
 //     ([NodeUsageProvider]), which takes some microseconds, and no pod.
 //   - Fair: pods above their request are evicted first, then by priority, then by how
-//     far they are above it. Critical pods are never evicted or, on request, last.
+//     far they are above it. Critical pods are never evicted or, on request, last. A hard
+//     threshold shortens the grace period of pods that terminate already.
 //   - Effective: no pod is evicted for usage that is not its own, and the interval
 //     between evictions that have no effect grows.
 //   - Careful: a measurement that is missing, or older than the start of the last

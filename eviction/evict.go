@@ -48,11 +48,12 @@ const retryPeriod = time.Second
 
 // evictOne evicts the first pod for the most urgent threshold for which a pod can be
 // evicted. If there is none it returns how long to wait.
-func (m *Manager) evictOne(ctx context.Context, due []metThreshold, pods []*corev1.Pod, u *runtime.NodeUsage, failed map[types.UID]bool) (wait time.Duration) {
+func (m *Manager) evictOne(ctx context.Context, due []metThreshold, all candidates, u *runtime.NodeUsage, failed map[types.UID]bool) (wait time.Duration) {
 	wait = m.cfg.MonitoringPeriod
 	blocked := make(map[corev1.NodeConditionType]string)
 	waits := false // a disk: for reclaim, a measurement or the effect of an eviction
 	for _, t := range due {
+		pods := all.forThreshold(t.Threshold)
 		if d := m.waitsForEvicted(t); d > 0 {
 			m.keepBlocked(blocked, t)
 			waits, wait = waits || isDisk(t.Signal), min(wait, retryPeriod, d)
@@ -100,7 +101,9 @@ func (m *Manager) victims(t metThreshold, pods []*corev1.Pod, u *runtime.NodeUsa
 	if len(pods) == 0 {
 		return nil, noPod
 	}
-	expected := usedBy(t.Signal, u, func(uid types.UID) bool { return m.evicting[uid] != nil })
+	expected := usedBy(t.Signal, u, func(uid types.UID) bool {
+		return m.evicting[uid] != nil && !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.UID == uid })
+	})
 	return effective(t, Rank(t.Signal, pods, u, m.state.lastEvictionAt), expected)
 }
 
@@ -162,6 +165,7 @@ func (m *Manager) needsNewerUsage(s Signal, pods []*corev1.Pod, u *runtime.NodeU
 // waits for its cleanup as terminate does. A pod that takes longer is not chosen again.
 func (m *Manager) evict(ctx context.Context, t metThreshold, ranked []Candidate, termination runtime.Termination) (*evictedPod, error) {
 	pod := ranked[0].Pod
+	m.supersede(m.evicting[pod.UID])
 	if m.cfg.Hooks.Evicting != nil {
 		m.cfg.Hooks.Evicting(t.Signal, ranked, termination)
 	}
@@ -171,7 +175,8 @@ func (m *Manager) evict(ctx context.Context, t metThreshold, ranked []Candidate,
 	startTime := time.Now()
 	lastEvictionAt, lastActionAt := m.state.lastEvictionAt, m.state.lastActionAt
 	m.state.lastEvictionAt, m.state.lastActionAt = startTime, startTime
-	e := &evictedPod{pod: pod, signal: t.Signal, startTime: startTime, deadline: startTime.Add(termination.GracePeriod + m.cfg.PodCleanupTimeout)}
+	killAt := startTime.Add(termination.GracePeriod)
+	e := &evictedPod{pod: pod, signal: t.Signal, startTime: startTime, killAt: killAt, deadline: killAt.Add(m.cfg.PodCleanupTimeout)}
 	m.evicting[pod.UID] = e
 	if err := m.terminate(ctx, e, t.IsHard(), termination); err != nil {
 		m.state.lastEvictionAt, m.state.lastActionAt = lastEvictionAt, lastActionAt // nothing has changed
@@ -185,7 +190,7 @@ func (m *Manager) gracePeriod(t metThreshold, pod *corev1.Pod) time.Duration {
 	own := podspec.GracePeriod(pod)
 	switch {
 	case t.IsHard(), m.cfg.MaxPodGracePeriod == 0:
-		return min(own, hardGracePeriod)
+		return hardGrace(pod)
 	case m.cfg.MaxPodGracePeriod < 0:
 		return own
 	default:

@@ -3,6 +3,7 @@ package eviction
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -18,9 +20,11 @@ type evictedPod struct {
 	pod       *corev1.Pod
 	signal    Signal // "": for a local storage limit
 	startTime time.Time
+	killAt    time.Time           // the end of its grace period
 	deadline  time.Time           // until when its grace period and its cleanup may take
 	resultCh  chan evictionResult // of the call that is still under way; nil: it has returned
 	cleanedUp bool
+	cancel    func()  // ends the call that is under way
 	effect    *effect // nil: not judged
 }
 
@@ -36,12 +40,14 @@ type evictionResult struct {
 func (m *Manager) terminate(ctx context.Context, e *evictedPod, hard bool, t runtime.Termination) error {
 	timeout, patience := m.cfg.PodCleanupTimeout, (<-chan time.Time)(nil)
 	if !hard {
-		timeout, patience = time.Until(e.deadline), time.After(retryPeriod)
+		timer := time.NewTimer(retryPeriod)
+		defer timer.Stop()
+		timeout, patience = time.Until(e.deadline), timer.C
 	}
+	ctx, e.cancel = context.WithTimeout(ctx, timeout)
 	resultCh := make(chan evictionResult, 1)
 	m.background.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
+		defer e.cancel()
 		err := safe.Call(m.cfg.Logger, "evict pod", func() error { return m.cfg.Pods.Evict(ctx, e.pod, t) })
 		if errors.Is(err, runtime.ErrNotFound) {
 			err = nil
@@ -59,6 +65,18 @@ func (m *Manager) terminate(ctx context.Context, e *evictedPod, hard bool, t run
 		m.state.resetStalls(time.Now())
 		return nil
 	}
+}
+
+// errShortened is the result of an eviction whose pod is evicted again, with a shorter grace period.
+var errShortened = errors.New("the pod is evicted with a shorter grace period")
+
+// supersede ends the eviction of a pod that is evicted again.
+func (m *Manager) supersede(e *evictedPod) {
+	if e == nil || e.resultCh == nil {
+		return
+	}
+	e.cancel()
+	_ = m.finish(e, evictionResult{err: errShortened, expired: true}) // it terminates
 }
 
 // finish records the result of an eviction, and returns its error unless the pod terminates.
@@ -134,3 +152,51 @@ func (m *Manager) waitsForEvicted(t metThreshold) (wait time.Duration) {
 	}
 	return wait
 }
+
+// candidates are the active pods that may be evicted.
+type candidates struct {
+	running     []*corev1.Pod
+	terminating []*corev1.Pod // that a hard threshold ends earlier
+}
+
+// forThreshold returns the pods that may be evicted for a threshold. Only a hard one shortens
+// the grace period of pods that terminate already.
+func (c candidates) forThreshold(t Threshold) []*corev1.Pod {
+	if !t.IsHard() {
+		return c.running
+	}
+	return slices.Concat(c.running, c.terminating)
+}
+
+// candidates returns the pods that may be evicted. failed are those whose eviction failed in
+// this iteration.
+func (m *Manager) candidates(failed map[types.UID]bool) (c candidates) {
+	now := time.Now()
+	for _, pod := range m.cfg.Pods.ActivePods() {
+		e := m.evicting[pod.UID]
+		switch {
+		case failed[pod.UID], !m.cfg.EvictCritical && podspec.IsCritical(pod):
+		case e == nil && pod.DeletionTimestamp == nil:
+			c.running = append(c.running, pod)
+		case graceLeft(pod, e, now) > hardGrace(pod):
+			c.terminating = append(c.terminating, pod)
+		}
+	}
+	return c
+}
+
+// graceLeft returns how much of its grace period a pod has left that is deleted, or evicted
+// (e is not nil), or both. It is pure.
+func graceLeft(pod *corev1.Pod, e *evictedPod, now time.Time) time.Duration {
+	left := podspec.GracePeriod(pod)
+	if pod.DeletionTimestamp != nil { // the end of the grace period, by the clock of the API server
+		left = min(left, pod.DeletionTimestamp.Sub(now))
+	}
+	if e != nil {
+		left = min(left, e.killAt.Sub(now))
+	}
+	return left
+}
+
+// hardGrace returns the grace period of a pod that is evicted for a hard threshold.
+func hardGrace(pod *corev1.Pod) time.Duration { return min(podspec.GracePeriod(pod), hardGracePeriod) }

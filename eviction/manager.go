@@ -15,7 +15,6 @@ import (
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
-	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -309,7 +308,7 @@ func (m *Manager) iterate(ctx context.Context) time.Duration {
 		}
 		due, next := m.handleUsage(&u)
 		pods := m.candidates(failed)
-		if m.enforceLocal(ctx, &u, pods, failed) {
+		if m.enforceLocal(ctx, &u, pods.running, failed) {
 			continue
 		}
 		if len(due) == 0 {
@@ -349,19 +348,4 @@ func (m *Manager) measureWith(ctx context.Context, measure func(context.Context)
 		m.cfg.Hooks.Measured(time.Since(startTime), err)
 	}
 	return u, err
-}
-
-// candidates returns the active pods that may be evicted and are not being terminated.
-// failed are pods whose eviction failed in this iteration.
-func (m *Manager) candidates(failed map[types.UID]bool) []*corev1.Pod {
-	pods := m.cfg.Pods.ActivePods()
-	out := make([]*corev1.Pod, 0, len(pods))
-	for _, pod := range pods {
-		switch {
-		case m.evicting[pod.UID] != nil, failed[pod.UID], pod.DeletionTimestamp != nil, !m.cfg.EvictCritical && podspec.IsCritical(pod):
-		default:
-			out = append(out, pod)
-		}
-	}
-	return out
 }

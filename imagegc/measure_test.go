@@ -80,7 +80,7 @@ type unmeasured struct {
 
 func (u *unmeasured) ImageFS(ctx context.Context) (images, containers []runtime.FSUsage, err error) {
 	u.measurements++
-	if len(u.store.removed) > 0 && (u.again == 0 || u.measurements < u.again) {
+	if len(u.removed) > 0 && (u.again == 0 || u.measurements < u.again) {
 		return nil, nil, runtime.ErrUnavailable
 	}
 	return u.store.ImageFS(ctx)
