@@ -91,6 +91,9 @@ func (p *PodManager) admit(pod *corev1.Pod) podspec.AdmitResult {
 const reasonAdmission = "UnexpectedAdmissionError"
 
 func (p *PodManager) runAdmitters(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
+	if isInvalid(pod) {
+		return rejectInvalid(pod)
+	}
 	for _, a := range p.cfg.Admitters {
 		v := podspec.Rejected(reasonAdmission, "admitter panicked") // as a kubelet does without an answer
 		safe.Do(p.cfg.Logger, "admit pod "+podspec.FullName(pod), func() { v = a.Admit(pod, others) })

@@ -9,7 +9,8 @@
 // Guarantees:
 //   - The loop never blocks: it waits for no pod, no runtime call and no admission check
 //     that does I/O. Housekeeping and runtime health checks run in other goroutines.
-//   - A pod is admitted or rejected once. A pod that already runs is adopted.
+//   - A pod is admitted or rejected once. A pod that already runs is adopted, or left alone
+//     if it is invalid.
 //   - While the runtime is not ready, no input is handled, no pod is requeued and nothing
 //     is lost. The loop continues as soon as the runtime is ready.
 //   - Running pods are left alone when in doubt: a pod is terminated only if its source

@@ -160,6 +160,7 @@ func (c *PodManagerConfig) fill() error {
 type desiredPod struct {
 	pod             *corev1.Pod
 	rejected        bool
+	leftAlone       bool        // it is invalid and runs. No worker knows it
 	preemption      *preemption // why the pod waits; nil: it does not. No worker knows a pod that waits
 	waitsForCleanup bool        // resources of an earlier pod of the UID are being removed; no worker knows the pod
 }
@@ -254,6 +255,7 @@ func (p *PodManager) HandlePodSync(uid types.UID, why podworkers.RequeueReason) 
 	if p.pendingResizes[uid] != nil {
 		p.retryResize(uid, time.Now()) // another pod may have finished
 	}
+	p.rejectStopped(uid)
 	p.cfg.Workers.Requeue(uid, why)
 }
 
@@ -265,7 +267,7 @@ func (p *PodManager) HandlePodRecreations(uids []types.UID) {
 	for _, uid := range uids {
 		reserved := p.clearReservation(uid)
 		d := p.get(uid)
-		if d == nil || d.rejected || d.preemption != nil {
+		if d == nil || d.rejected || d.leftAlone || d.preemption != nil {
 			continue
 		}
 		if reserved {
@@ -322,6 +324,9 @@ func (p *PodManager) remove(uid types.UID, now time.Time) {
 		return
 	}
 	p.activePods.drop(uid)
+	if d.leftAlone {
+		return // housekeeping terminates it
+	}
 	p.removed[uid] = now
 	p.stopWaiting(uid)
 	if d.rejected { // its status is final
@@ -342,6 +347,13 @@ func (p *PodManager) change(op podsource.Op, pod *corev1.Pod, now time.Time) {
 	if d.preemption != nil {
 		p.changePreemptor(pod, d, now)
 		return
+	}
+	if d.leftAlone {
+		p.changeLeftAlone(pod, now)
+		return
+	}
+	if isInvalid(pod) && !isFinished(pod) && !d.rejected && !d.waitsForCleanup {
+		return // the last valid version keeps running
 	}
 	if !d.rejected && !d.waitsForCleanup {
 		pod = p.withAllocation(pod, d, now)

@@ -13,7 +13,8 @@ import (
 )
 
 // start passes a pod to a worker, unless it is rejected: a finished pod, a pod whose
-// eviction is resumed, a running pod that is adopted, or a new one that is admitted.
+// eviction is resumed, a running pod that is adopted, or a new one that is admitted. An
+// invalid pod that runs is left alone.
 func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 	u := podworkers.Update{Type: podworkers.PodCreate, Pod: pod, StartTime: now}
 	p.endWaitFor(pod.UID)
@@ -36,6 +37,9 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 		return
 	case u.Kill != nil:
 		p.logPod("pod eviction resumed", pod, slog.String("message", u.Kill.Message))
+	case !recreated && isInvalid(pod) && p.cfg.Inspector.IsRunning(pod.UID):
+		p.leaveAlone(pod, now)
+		return
 	case !recreated && p.cfg.Inspector.IsRunning(pod.UID):
 		if wasRejected {
 			p.cfg.Statuses.Forget(pod.UID)
