@@ -99,10 +99,22 @@ func TestKube_NamesThatArePaths(t *testing.T) {
 				fake.Put("pods", bad)
 				time.Sleep(time.Minute)
 				synctest.Wait()
+				identified := bad.Name == "bad" && bad.Namespace == "default" && bad.UID == "uid-bad"
+				if identified {
+					st := fake.Pod("default", "bad").Status
+					assert.Equal(t, corev1.PodFailed, st.Phase)
+					assert.Equal(t, "InvalidPod", st.Reason)
+					assert.Contains(t, st.Message, ".name: Invalid value")
+				}
 				for _, pod := range a.Pods() {
 					if pod.Name != "healthy" {
 						assert.NotEqual(t, corev1.PodRunning, pod.Status.Phase)
 					}
+				}
+				if identified {
+					deletePod(fake, "bad", 30)
+					time.Sleep(time.Minute)
+					assert.EqualValues(t, "deleted", a.phase("bad"))
 				}
 				check()
 				a.stop()

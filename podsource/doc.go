@@ -18,7 +18,9 @@
 //     reported, and accepted when the first one is removed.
 //   - Sources do not wait for each other. A source that has not synced never counts as
 //     empty: see Mux.HasSynced, Mux.MayBeDesired and Mux.Unsynced.
-//   - Every delivered pod has an identity and all defaults, is valid and read-only.
+//   - Every delivered pod has an identity and all defaults, is valid and read-only. Only a
+//     pod that is not static is also delivered if it is invalid and never was valid, marked
+//     and reduced to what is valid, so that its reader rejects it: see InvalidReason.
 //
 // A program that prints the changes of a manifest directory:
 //

@@ -70,6 +70,7 @@ func (m *Mux) updateErrors() (added []rejectedPod, resolved []SourceError) {
 }
 
 // report logs new and resolved errors, and passes new ones to the Recorder and the hook.
+// The event of a pod that is to be rejected is left to who rejects it.
 func (m *Mux) report(ctx context.Context, added []rejectedPod, resolved []SourceError) {
 	for _, e := range resolved {
 		m.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "source error resolved",
@@ -81,7 +82,7 @@ func (m *Mux) report(ctx context.Context, added []rejectedPod, resolved []Source
 			attrs = append(attrs, slog.String("retainedPod", podspec.FullName(r.RetainedPod)))
 		}
 		m.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "source error", attrs...)
-		if m.cfg.Recorder != nil {
+		if m.cfg.Recorder != nil && r.RejectedPod == nil {
 			m.cfg.Recorder.Record(m.event(r))
 		}
 		if h := m.cfg.Hooks.SourceFailed; h != nil {

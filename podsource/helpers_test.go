@@ -157,7 +157,11 @@ func (r *muxEnv) take(c podsource.Change) {
 	defer r.mu.Unlock()
 	var names []string
 	for _, p := range c.Pods {
-		names = append(names, p.Name+"="+p.Spec.Containers[0].Image)
+		image := ""
+		if podsource.InvalidReason(p) == "" {
+			image = p.Spec.Containers[0].Image
+		}
+		names = append(names, p.Name+"="+image)
 		if c.Op == podsource.Remove {
 			delete(r.latest, p.UID)
 		} else {

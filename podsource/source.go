@@ -68,6 +68,7 @@ type SourceError struct {
 	Err         error       // all errors found there; contains no values of the manifest
 	Since       time.Time   // when the error was first found
 	RetainedPod *corev1.Pod // last valid version of the pod, which keeps running; may be nil
+	RejectedPod *corev1.Pod // the pod as delivered, if it is to be rejected: see InvalidReason; may be nil
 }
 
 // Error returns location and error.

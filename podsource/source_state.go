@@ -1,6 +1,7 @@
 package podsource
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,7 +27,7 @@ type sourceState struct {
 	complete    bool // all desired pods are known, except those in reservedNames
 	cached      bool // the set was saved by a previous process
 
-	entries       []*entry   // valid pods in the order of the source, then retained ones
+	entries       []*entry   // valid pods in the order of the source, retained ones, invalid ones to be rejected
 	manifests     []Manifest // as delivered by the source
 	byManifest    []*entry   // the entry of each manifest, by index
 	bad           map[*corev1.Pod]*entry
@@ -77,6 +78,7 @@ func (d *sourceState) update(s Set, nodeName string, now time.Time) *sourceState
 		next.entries = slices.DeleteFunc(slices.Clone(next.byManifest), func(e *entry) bool { return e.err != nil })
 	}
 	next.retainLastGood(d)
+	next.addInvalid()
 	next.reserveInvalid(d)
 	next.collectErrors(d, s, now)
 	return next
@@ -105,17 +107,17 @@ func commonEnds[T comparable](a, b []T) (head, tail int) {
 	return head, tail
 }
 
-// reserveInvalid reserves the names of invalid pods that have no valid version. Such a
-// pod may run since before the start of this process. Once the source has synced,
+// reserveInvalid reserves the names of invalid pods that are not delivered in any version.
+// Such a pod may run since before the start of this process. Once the source has synced,
 // running pods that are not desired are terminated, and no reservation is needed.
 func (d *sourceState) reserveInvalid(previous *sourceState) {
-	valid := make(map[string]bool)
+	delivered := make(map[string]bool)
 	if len(d.bad) > 0 && !previous.synced {
 		for _, e := range d.entries {
-			valid[e.full] = true
+			delivered[e.full] = true
 		}
 		for _, e := range d.bad {
-			if e.pod != nil && !valid[e.full] {
+			if e.pod != nil && !delivered[e.full] {
 				d.reservedNames[e.full] = true
 			}
 		}
@@ -125,11 +127,11 @@ func (d *sourceState) reserveInvalid(previous *sourceState) {
 
 // previousEntries indexes the entries of the previous state.
 type previousEntries struct {
-	entries []*entry // valid ones
+	entries []*entry // delivered ones
 	raw     map[*corev1.Pod]*entry
 	// Filled by fillIndex when a pod is not found by its pointer.
 	uid  map[types.UID]*entry
-	name map[[3]string]*entry // valid ones by origin, namespace and name of the manifest
+	name map[[3]string]*entry // delivered ones by origin, namespace and name of the manifest
 }
 
 // index indexes the entries of d, without the unchanged head and tail.
@@ -174,10 +176,10 @@ func (f *previousEntries) findEqual(m Manifest) *entry {
 	return &same
 }
 
-// reuse copies to a valid entry the time when its pod was first observed or, if the
+// reuse copies to a delivered entry the time when its pod was first observed or, if the
 // pod is unchanged, the previous pod itself.
 func (f *previousEntries) reuse(e *entry, d *sourceState, now time.Time) *entry {
-	if e.err != nil {
+	if !e.isDelivered() {
 		return e
 	}
 	f.fillIndex()
@@ -197,7 +199,8 @@ func (f *previousEntries) reuse(e *entry, d *sourceState, now time.Time) *entry 
 	return e
 }
 
-// prepare sets identity and defaults of a pod and validates it.
+// prepare sets identity and defaults of a pod and validates it. An invalid pod is reduced to
+// what can be delivered, if it is not static and someone else has given it its identity.
 func (d *sourceState) prepare(m Manifest, nodeName string) *entry {
 	e := &entry{raw: m.Pod, origin: m.Origin, source: d.source}
 	if m.Pod == nil {
@@ -205,6 +208,7 @@ func (d *sourceState) prepare(m Manifest, nodeName string) *entry {
 		return e
 	}
 	pod := m.Pod.DeepCopy()
+	delete(pod.Annotations, AnnotationInvalid)
 	var errs []error
 	if m.Origin != "" {
 		// Only an API server or this agent may set these.
@@ -227,6 +231,9 @@ func (d *sourceState) prepare(m Manifest, nodeName string) *entry {
 	}
 	e.pod, e.full, e.err = pod, podspec.FullName(pod), errors.Join(errs...)
 	if e.err != nil {
+		if !d.static && m.Origin == "" {
+			e.pod = cmp.Or(reduced(pod, e.err), pod)
+		}
 		return e
 	}
 	for _, ref := range podspec.ObjectRefs(pod) {
@@ -256,6 +263,9 @@ func (d *sourceState) retainLastGood(previous *sourceState) {
 		replaced[[2]string{e.origin, e.full}], valid[e.pod.UID] = true, true
 	}
 	for _, e := range previous.entries {
+		if e.err != nil {
+			continue
+		}
 		sameOrigin := e.origin != "" && origins[e.origin] && !replaced[[2]string{e.origin, e.full}]
 		invalid := uids[e.pod.UID]
 		if (sameOrigin || e.origin == "" && invalid != nil) && !valid[e.pod.UID] {
@@ -290,6 +300,9 @@ func (d *sourceState) collectErrors(previous *sourceState, s Set, now time.Time)
 		delivered[m.Pod] = true
 	}
 	for _, e := range d.entries {
+		if e.err != nil {
+			continue
+		}
 		byRaw[e.raw], byFull[e.full] = e.pod, e.pod
 		if !delivered[e.raw] {
 			byOrigin[e.origin] = append(byOrigin[e.origin], e.pod)
@@ -317,6 +330,9 @@ func (d *sourceState) collectErrors(previous *sourceState, s Set, now time.Time)
 				f.Err = fmt.Errorf("invalid pod %s: %w", m.Pod.Name, e.err)
 			}
 			f.RetainedPod = byFull[e.full]
+			if f.RetainedPod == nil && e.isDelivered() {
+				f.RejectedPod = e.pod
+			}
 		}
 		if retained := byOrigin[e.origin]; f.RetainedPod == nil && e.origin != "" && len(retained) == 1 {
 			f.RetainedPod = retained[0]
