@@ -68,7 +68,7 @@ func (m *Manager) needsReclaim(ctx context.Context, t metThreshold) bool {
 	if duration, running := m.reclaim.isRunning(time.Now()); running {
 		return duration < reclaimTimeout // after it, a reclaimer ignores its context
 	}
-	if m.reclaimed && !reclaimsAgain(&m.reclaim, m.leftAt) {
+	if m.reclaimed && !needsSecondReclaim(&m.reclaim, m.leftAt) {
 		return false
 	}
 	m.reclaimed = true
@@ -91,10 +91,10 @@ func (m *Manager) needsReclaim(ctx context.Context, t metThreshold) bool {
 	return true
 }
 
-// reclaimsAgain reports whether the last reclaim, which has ended, may have missed what a pod
+// needsSecondReclaim reports whether the last reclaim, which has ended, may have missed what a pod
 // no longer uses that has left since: its image and its containers. One that took all of its
 // time is not repeated in the same shortage, because every pod would wait that long.
-func reclaimsAgain(last *task, leftAt time.Time) bool {
+func needsSecondReclaim(last *task, leftAt time.Time) bool {
 	startTime, endTime := last.times()
 	return startTime.Before(leftAt) && endTime.Sub(startTime) < reclaimTimeout
 }

@@ -38,11 +38,11 @@ type evictionResult struct {
 // threshold may leave it hours to end, and hard ones must act meanwhile: for it terminate waits
 // for a moment only, and updateEvicting records the result.
 func (m *Manager) terminate(ctx context.Context, e *evictedPod, hard bool, t runtime.Termination) error {
-	timeout, patience := m.cfg.PodCleanupTimeout, (<-chan time.Time)(nil)
+	timeout, giveUp := m.cfg.PodCleanupTimeout, (<-chan time.Time)(nil)
 	if !hard {
 		timer := time.NewTimer(retryPeriod)
 		defer timer.Stop()
-		timeout, patience = time.Until(e.deadline), timer.C
+		timeout, giveUp = time.Until(e.deadline), timer.C
 	}
 	ctx, e.cancel = context.WithTimeout(ctx, timeout)
 	resultCh := make(chan evictionResult, 1)
@@ -60,7 +60,7 @@ func (m *Manager) terminate(ctx context.Context, e *evictedPod, hard bool, t run
 	select {
 	case r := <-resultCh:
 		return m.finish(e, r)
-	case <-patience:
+	case <-giveUp:
 		e.resultCh = resultCh
 		m.state.resetStalls(time.Now())
 		return nil

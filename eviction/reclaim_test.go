@@ -11,8 +11,8 @@ import (
 	"github.com/sublet-dev/agent/eviction"
 )
 
-// holdImages has a pod's image in use while the pod is there, and removed by a reclaim then.
-func holdImages(s *nodeSimulator, sizes map[types.UID]uint64) {
+// useImages has a pod's image in use while the pod is there, and removed by a reclaim then.
+func useImages(s *nodeSimulator, sizes map[types.UID]uint64) {
 	for _, size := range sizes {
 		s.images += size
 	}
@@ -36,7 +36,7 @@ func TestManager_ReclaimsImageOfEvictedPod(t *testing.T) {
 				s.add("a", "", 0, 0).logs = 115 * mib
 				s.add("b", "", 0, 0).logs = 110 * mib
 				s.add("c", "", 0, 0).logs = 50 * mib
-				holdImages(s, map[types.UID]uint64{"a": 350 * mib, "b": 350 * mib})
+				useImages(s, map[types.UID]uint64{"a": 350 * mib, "b": 350 * mib})
 				s.pause(10 * time.Minute)
 				assert.Equal(t, []string{"a"}, s.victims())
 				assert.Equal(t, 2, s.reclaim)
@@ -54,7 +54,7 @@ func TestManager_ReclaimsImageOfPodThatLeavesLate(t *testing.T) {
 		for _, uid := range []types.UID{"a", "b", "c"} {
 			s.add(uid, "", 0, 0).logs = 110 * mib
 		}
-		holdImages(s, map[types.UID]uint64{"a": 600 * mib})
+		useImages(s, map[types.UID]uint64{"a": 600 * mib})
 		s.pause(35 * time.Second)
 		require.Equal(t, []string{"a", "b"}, s.victims())
 		delete(s.pods, "a") // 180 of 300 MiB are available then, without a reclaim

@@ -71,16 +71,16 @@ func (l *lagging) available() uint64 {
 	return l.last
 }
 
-// unmeasured cannot be measured after an image was removed, until measurement `again`.
+// unmeasured cannot be measured after an image was removed, until measurement `recovery`.
 type unmeasured struct {
 	*store
 
-	measurements, again int
+	measurements, recovery int
 }
 
 func (u *unmeasured) ImageFS(ctx context.Context) (images, containers []runtime.FSUsage, err error) {
 	u.measurements++
-	if len(u.removed) > 0 && (u.again == 0 || u.measurements < u.again) {
+	if len(u.removed) > 0 && (u.recovery == 0 || u.measurements < u.recovery) {
 		return nil, nil, runtime.ErrUnavailable
 	}
 	return u.store.ImageFS(ctx)
@@ -89,7 +89,7 @@ func (u *unmeasured) ImageFS(ctx context.Context) (images, containers []runtime.
 // IG-4: where the file system cannot be measured after a removal, sizes count in its place: no
 // more images are removed than are needed by them.
 func TestCollector_StopsAtSizesWithoutMeasurements(t *testing.T) {
-	for name, tt := range map[string]struct{ again, removed int }{
+	for name, tt := range map[string]struct{ recovery, removed int }{
 		"never measured again":          {0, 2},
 		"measured again by the second":  {3, 3},
 		"measured again after the last": {5, 2},
@@ -103,7 +103,7 @@ func TestCollector_StopsAtSizesWithoutMeasurements(t *testing.T) {
 				s.layers["base"], s.capacity = 30, 710
 				u := &unmeasured{store: s}
 				c := collector(t, imagegc.Config{Images: u, Policy: imagegc.Policy{MinAge: -1, HighThresholdPercent: 80, LowThresholdPercent: 70}})
-				u.again = tt.again
+				u.recovery = tt.recovery
 				result, err := c.Collect(t.Context())
 				require.ErrorIs(t, err, runtime.ErrUnavailable)
 				assert.Len(t, s.removed, tt.removed)
