@@ -77,8 +77,8 @@ func (v *validator) sidecarOrRegular(path *field.Path, c *corev1.Container) {
 }
 
 // signals are the signals of the API without SIG, except those above RTMIN and below RTMAX.
-var signals = strings.Fields("ABRT ALRM BUS CHLD CLD CONT FPE HUP ILL INT IO IOT KILL PIPE POLL PROF PWR QUIT " +
-	"RTMAX RTMIN SEGV STKFLT STOP SYS TERM TRAP TSTP TTIN TTOU URG USR1 USR2 VTALRM WINCH XCPU XFSZ")
+const signals = "ABRT ALRM BUS CHLD CLD CONT FPE HUP ILL INT IO IOT KILL PIPE POLL PROF PWR QUIT " +
+	"RTMAX RTMIN SEGV STKFLT STOP SYS TERM TRAP TSTP TTIN TTOU URG USR1 USR2 VTALRM WINCH XCPU XFSZ"
 
 func isSignal(s string) bool {
 	name, ok := strings.CutPrefix(s, "SIG")
@@ -88,7 +88,7 @@ func isSignal(s string) bool {
 	if below, found := strings.CutPrefix(name, "RTMAX-"); ok && found {
 		return isNumberUpTo(below, 14)
 	}
-	return ok && slices.Contains(signals, name)
+	return ok && slices.Contains(strings.Fields(signals), name)
 }
 
 func isNumberUpTo(s string, most int) bool {
