@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"maps"
 	"net/http"
 	"testing"
 
@@ -47,9 +48,7 @@ func TestServer_RequestsOfWebPages(t *testing.T) {
 		r, err := http.NewRequestWithContext(t.Context(), method, "https://"+n.addr+path, http.NoBody)
 		require.NoError(t, err)
 		for _, h := range headers {
-			for name, values := range h {
-				r.Header[name] = values
-			}
+			maps.Copy(r.Header, h)
 		}
 		resp, err := c.Do(r)
 		require.NoError(t, err)
