@@ -5,7 +5,9 @@
 // Which devices a claim has was decided before: by the scheduler of a cluster, or by the author
 // of a claim beside the manifests of a node without one. A Manager has the drivers prepare the
 // claims of a pod before its first container is created, adds the CDI devices that they name to
-// the containers, and has the claims released after the last pod that uses them has ended.
+// the containers, and has the claims released after the containers of the last pod that uses
+// them have ended, and before that pod is reported as Succeeded or Failed: from then on the
+// cluster gives the devices to others.
 //
 // A Manager is a pluginregistry.Handler, which gets the drivers, and a podsync.Injector. What
 // was prepared is stored in a file before it is used, so that nothing stays prepared that no
