@@ -84,7 +84,7 @@ func TestWithNode_CurrentIPs(t *testing.T) {
 		assert.Equal(t, "192.0.2.1", hostIP(a, "web"))
 		ip.Store("192.0.2.2")
 		pods.Put(agenttest.Pod("later"))
-		time.Sleep(5 * time.Minute)
+		time.Sleep(10 * time.Minute) // a pod that nothing happens to is synced every five minutes or so
 		assert.Equal(t, "192.0.2.2", hostIP(a, "web"))
 		assert.Equal(t, "192.0.2.2", hostIP(a, "later"))
 	}
