@@ -8,6 +8,8 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
+		// A server whose client has gone before it opened its streams waits for them up to 30 s.
+		goleak.IgnoreAnyFunction("k8s.io/cri-streaming/pkg/streaming/remotecommand.(*v4ProtocolHandler).waitForStreams"),
 		// The library waits in the background for streams of a closed connection.
 		goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"),
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
