@@ -76,11 +76,23 @@ func TestSyncer_ReleasesBeforeTheEndIsReported(t *testing.T) {
 	}
 }
 
-// A pod that is stopped with the node starts again, and keeps what it has.
+// A pod that is stopped with the node starts again, and keeps what it has. If it has completed meanwhile, that is reported by the next
+// agent, which releases it first.
 func TestSyncer_DrainedPodsReleaseNothing(t *testing.T) {
-	cfg := newConfig(t, &fakeNode{phase: corev1.PodRunning})
+	n := &fakeNode{phase: corev1.PodRunning}
+	cfg := newConfig(t, n)
+	statuses, err := status.New(status.Config{})
+	require.NoError(t, err)
+	cfg.Statuses = statuses
 	h := &earlyReleaser{injector: injector{name: "A", err: errors.New("the driver is away")}, unreleased: true}
 	cfg.Injectors = []podsync.Injector{h}
-	require.NoError(t, newSyncer(t, cfg).Terminate(t.Context(), newTestPod(), runtime.Pod{}, runtime.Termination{Drained: true}))
+	pod := newTestPod()
+	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	running := podWith(runtime.Injection{})
+	n.observed = podWith(runtime.Injection{})
+	n.observed.ObservedAt, n.observed.Containers[0].State = time.Now(), runtime.Exited
+	require.NoError(t, newSyncer(t, cfg).Terminate(t.Context(), pod, running, runtime.Termination{Drained: true}))
+	st, _ := statuses.Get(pod.UID)
+	assert.Equal(t, corev1.PodRunning, st.Phase)
 	assert.True(t, h.unreleased)
 }

@@ -50,7 +50,8 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	st.inRuntime = len(observed.Sandboxes) > 0
 	s.logExits(pod, st, observed)
 	observed = s.markExclusiveCPUs(pod, observed)
-	report := runtime.Report{Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod), Unreleased: s.hasUnreleased(pod), Blocked: st.blocked}
+	report := s.report(pod, st, observed)
+	report.Blocked = st.blocked
 	status := s.cfg.Statuses.Observe(pod, report)
 	if podspec.IsTerminalPhase(status.Phase) {
 		return runtime.SyncResult{Terminal: true}, nil
@@ -70,6 +71,14 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 		result.RequeueAt = earlier(result.RequeueAt, deadline)
 	}
 	return result, err
+}
+
+// report returns what is reported of a pod in each phase of its work.
+func (s *Syncer) report(pod *corev1.Pod, st *podState, observed runtime.Pod) runtime.Report {
+	return runtime.Report{
+		Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod),
+		Unreleased: s.hasUnreleased(pod),
+	}
 }
 
 // restore prepares the first sync of a pod in this process: it continues from the

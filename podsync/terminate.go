@@ -34,10 +34,9 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, observed runtim
 	s.logExits(pod, st, observed)
 	if !orphan {
 		observed = s.markExclusiveCPUs(pod, observed)
-		s.cfg.Statuses.Observe(pod, runtime.Report{
-			Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod),
-			Termination: &t, Unreleased: s.hasUnreleased(pod),
-		})
+		report := s.report(pod, st, observed)
+		report.Termination = &t
+		s.cfg.Statuses.Observe(pod, report)
 	}
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.StopLivenessAndStartup(pod.UID)
@@ -66,7 +65,9 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, observed runtim
 			return err
 		}
 	}
-	s.cfg.Statuses.Observe(pod, runtime.Report{Observed: final, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod), Termination: &t})
+	report := s.report(pod, st, final)
+	report.Termination = &t
+	s.cfg.Statuses.Observe(pod, report)
 	if s.cfg.Probes != nil {
 		s.cfg.Probes.RemovePod(pod.UID)
 	}

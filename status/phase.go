@@ -18,7 +18,7 @@ func (g *generator) phase(st *corev1.PodStatus) {
 	if e := g.report.Termination; e != nil && e.Reason != "" && final {
 		st.Phase, st.Reason, st.Message = corev1.PodFailed, e.Reason, e.Message
 	}
-	if podspec.IsTerminalPhase(st.Phase) && g.report.Observed.CouldHaveRunningContainers() {
+	if g.report.Observed.CouldHaveRunningContainers() {
 		// An ephemeral container, or one that is being stopped, has not exited.
 		*st = notEnded(*st, g.previous)
 	}
