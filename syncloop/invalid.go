@@ -27,8 +27,7 @@ func rejectInvalid(pod *corev1.Pod) podspec.AdmitResult {
 
 // leaveAlone keeps an invalid pod that runs.
 func (p *PodManager) leaveAlone(pod *corev1.Pod, now time.Time) {
-	p.set(pod.UID, &desiredPod{pod: pod, leftAlone: true})
-	p.activePods.put(pod)
+	p.setLeftAlone(pod)
 	message := podsource.InvalidReason(pod)
 	p.cfg.Logger.Warn("invalid pod left alone because it runs", podAttrs(pod, sourceAttr(pod), slog.String("message", message))...)
 	if p.cfg.Recorder != nil {
@@ -40,13 +39,10 @@ func (p *PodManager) leaveAlone(pod *corev1.Pod, now time.Time) {
 // changeLeftAlone handles a newer version of a pod that is left alone.
 func (p *PodManager) changeLeftAlone(pod *corev1.Pod, now time.Time) {
 	if isInvalid(pod) && !isFinished(pod) {
-		p.set(pod.UID, &desiredPod{pod: pod, leftAlone: true})
-		p.activePods.put(pod)
+		p.setLeftAlone(pod)
 		return
 	}
-	p.activePods.drop(pod.UID)
-	p.set(pod.UID, &desiredPod{pod: pod})
-	p.start(pod, now)
+	p.startLeftAlone(pod, now)
 }
 
 // rejectStopped rejects a pod that was left alone, if it does not run any more.
@@ -55,7 +51,17 @@ func (p *PodManager) rejectStopped(uid types.UID) {
 	if d == nil || !d.leftAlone || p.cfg.Inspector.IsRunning(uid) {
 		return
 	}
-	p.activePods.drop(uid)
-	p.set(uid, &desiredPod{pod: d.pod})
-	p.start(d.pod, time.Now())
+	p.startLeftAlone(d.pod, time.Now())
+}
+
+func (p *PodManager) setLeftAlone(pod *corev1.Pod) {
+	p.set(pod.UID, &desiredPod{pod: pod, leftAlone: true})
+	p.activePods.put(pod)
+}
+
+// startLeftAlone starts or rejects a pod that is not left alone any more.
+func (p *PodManager) startLeftAlone(pod *corev1.Pod, now time.Time) {
+	p.activePods.drop(pod.UID)
+	p.set(pod.UID, &desiredPod{pod: pod})
+	p.start(pod, now)
 }
