@@ -1,10 +1,6 @@
 package server
 
-import (
-	"net/http"
-	"net/url"
-	"strings"
-)
+import "net/http"
 
 // acts reports whether a request may change something, or enter a container, as an upgrade
 // does by GET.
@@ -26,19 +22,9 @@ func foreign(r *http.Request) bool {
 	if r.Header.Get("X-Forwarded-For") != "" {
 		return false
 	}
-	switch r.Header.Get("Sec-Fetch-Site") {
-	case "same-origin", "none": // none: the user has entered the URL
-		return false
-	case "": // an old browser, or no TLS
-	default: // same-site too: it is another port or machine
-		return true
-	}
-	origin := r.Header.Get("Origin")
-	if origin == "" {
-		return false
-	}
-	u, err := url.Parse(origin) // "null", of a sandbox or a file, has no host
-	return err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host)
+	change := *r
+	change.Method = http.MethodPost // of an upgrade, too, which begins with GET
+	return http.NewCrossOriginProtection().Check(&change) != nil
 }
 
 // fromPage responds with an error if a request is foreign.
