@@ -34,8 +34,6 @@ type Manager struct {
 	restored chan struct{} // closed when it is known which CPUs are in use
 	file     *statefile.File[savedState]
 
-	unreadable sync.Once // logs that the file cannot be read for a report
-
 	mu       sync.Mutex
 	topology topology.Topology
 	pods     map[types.UID]podState
@@ -376,9 +374,7 @@ func (m *Manager) Release(uid types.UID) error {
 // CPUs returns the exclusive CPUs of a container, as the pod resources API has them. While the
 // stored assignments cannot be read, there are none.
 func (m *Manager) CPUs(uid types.UID, container string) topology.Set {
-	if err := m.load(); err != nil {
-		m.unreadable.Do(func() { m.cfg.Logger.Error("cpu assignments not reported", logattr.Err(err)) })
-	}
+	m.file.ReportOnce(m.load(), func(err error) { m.cfg.Logger.Error("cpu assignments not reported", logattr.Err(err)) })
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.pods[uid][container].effective().CPUs

@@ -111,8 +111,7 @@ var (
 type Manager struct {
 	cfg Config
 
-	file       *statefile.File[savedState]
-	unreadable sync.Once // logs that the file cannot be read for a report
+	file *statefile.File[savedState]
 
 	mu        sync.Mutex
 	lostAt    time.Time // set if the state file was damaged

@@ -22,9 +22,7 @@ type Allocation struct {
 // Allocations returns what the containers of a pod have, by container and resource. The
 // caller owns the result. While the stored allocations cannot be read, there are none.
 func (m *Manager) Allocations(uid types.UID) []Allocation {
-	if err := m.load(); err != nil {
-		m.unreadable.Do(func() { m.cfg.Logger.Error("device allocations not reported", logattr.Err(err)) })
-	}
+	m.file.ReportOnce(m.load(), func(err error) { m.cfg.Logger.Error("device allocations not reported", logattr.Err(err)) })
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []Allocation

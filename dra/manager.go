@@ -27,8 +27,7 @@ import (
 type Manager struct {
 	cfg Config
 
-	file       *statefile.File[savedState]
-	unreadable sync.Once // logs that the file cannot be read for a report
+	file *statefile.File[savedState]
 
 	notifying sync.Mutex // serialises calls of Config.Node; locked before mu
 

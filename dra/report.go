@@ -17,9 +17,7 @@ func (m *Manager) DynamicResources(pod *corev1.Pod, container *corev1.Container)
 	if len(container.Resources.Claims) == 0 {
 		return nil
 	}
-	if err := m.load(); err != nil {
-		m.unreadable.Do(func() { m.cfg.Logger.Error("prepared resource claims not reported", logattr.Err(err)) })
-	}
+	m.file.ReportOnce(m.load(), func(err error) { m.cfg.Logger.Error("prepared resource claims not reported", logattr.Err(err)) })
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []*podresources.DynamicResource

@@ -30,7 +30,8 @@ type File[T any] struct {
 	// Snapshot returns the state to be stored. Mu is locked.
 	Snapshot func() T
 
-	saving sync.Mutex // serialises writes; locked before Mu
+	saving   sync.Mutex // serialises writes; locked before Mu
+	reported sync.Once  // by ReportOnce
 
 	// guarded by Mu
 	loaded  bool
@@ -45,6 +46,14 @@ func (f *File[T]) Load() error {
 		f.Lost(lost)
 	}
 	return err
+}
+
+// ReportOnce passes the first error of Load to report, for callers that have no error of their own
+// and may ask often. err may be nil.
+func (f *File[T]) ReportOnce(err error, report func(error)) {
+	if err != nil {
+		f.reported.Do(func() { report(err) })
+	}
 }
 
 func (f *File[T]) load() (lost, err error) {
