@@ -21,10 +21,7 @@ const benchChurn = "SUBLET_BENCH_CHURN"
 // UIDs of removed pods for ten, and as many of them at both times.
 func BenchmarkChurn(b *testing.B) {
 	const rate, batches = 50, 5 // batches a second
-	pods := 1000
-	if os.Getenv(benchSmoke) != "" {
-		pods = 50
-	}
+	pods := unlessSmoke(1000, 50)
 	period := 30 * time.Second
 	if text := os.Getenv(benchChurn); text != "" {
 		var err error

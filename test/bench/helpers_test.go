@@ -40,18 +40,15 @@ const benchSmoke = "SUBLET_BENCH_SMOKE"
 
 // sizes returns numbers of pods, or a small one if the benchmark only has to work.
 func sizes(pods ...int) []int {
-	if os.Getenv(benchSmoke) != "" {
-		return []int{50}
-	}
-	return pods
+	return unlessSmoke(pods, []int{50})
 }
 
-// unlessSmoke returns the duration, or the other one if the benchmark only has to work.
-func unlessSmoke(d, smoke time.Duration) time.Duration {
+// unlessSmoke returns the first value, or the other one if the benchmark only has to work.
+func unlessSmoke[T any](full, smoke T) T {
 	if os.Getenv(benchSmoke) != "" {
 		return smoke
 	}
-	return d
+	return full
 }
 
 // TestMain serves the runtime instead of running tests if the environment asks for it. The

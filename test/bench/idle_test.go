@@ -29,10 +29,7 @@ func BenchmarkIdle(b *testing.B) {
 		pods   int
 		events bool
 	}
-	variants := []variant{{1000, true}, {1000, false}, {10000, true}}
-	if os.Getenv(benchSmoke) != "" {
-		variants = []variant{{10, true}}
-	}
+	variants := unlessSmoke([]variant{{1000, true}, {1000, false}, {10000, true}}, []variant{{10, true}})
 	for _, c := range variants {
 		b.Run(fmt.Sprintf("pods=%d/events=%t", c.pods, c.events), func(b *testing.B) {
 			n := startNode(b, c.events)

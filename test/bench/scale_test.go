@@ -35,7 +35,7 @@ func BenchmarkManyPods(b *testing.B) {
 				before := heap()
 				own = before - own
 				n := startNode(b, true)
-				for range 3 {
+				for range unlessSmoke(3, 1) {
 					n.await(warm, isRunning, func() { n.memory.Put(agenttest.Pods(warm)...) })
 					n.await(warm, isDeleted, func() { n.memory.Set() })
 					n.settle()
@@ -58,7 +58,7 @@ func BenchmarkManyPods(b *testing.B) {
 					require.Less(b, each, float64(maxMemory))
 				}
 
-				b.ReportMetric(ms(n.change(all[pods/2], 25)), "change-ms")
+				b.ReportMetric(ms(n.change(all[pods/2], unlessSmoke(25, 3))), "change-ms")
 
 				used = cpu(b)
 				down := n.await(pods, isDeleted, func() { n.memory.Set() })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -22,10 +21,7 @@ import (
 // by the clock of the runtime, to the first status with it at a sink. Containers of
 // 500 pods are killed at random times. The agent's calls of the runtime are included.
 func BenchmarkStatusLatency(b *testing.B) {
-	pods := 500
-	if os.Getenv(benchSmoke) != "" {
-		pods = 40
-	}
+	pods := unlessSmoke(500, 40)
 	for _, rate := range []float64{5, 20} {
 		b.Run(fmt.Sprintf("pods=%d/exits-per-second=%g", pods, rate), func(b *testing.B) {
 			n := startNode(b, true)
