@@ -34,8 +34,11 @@ type Server struct {
 	lis  net.Listener
 	http *http.Server
 
-	live sync.WaitGroup // streams in progress
-	stop chan struct{}  // closed when they must end
+	stop chan struct{} // closed when the streams in progress must end
+
+	mu      sync.Mutex     // guards stopped, and live against additions after it
+	stopped bool           // no stream begins any more
+	live    sync.WaitGroup // streams in progress
 }
 
 // New returns a server for rt on lis, which it owns, and sets it as rt's streaming
@@ -59,25 +62,36 @@ const closeTimeout = time.Second
 
 // Run serves until ctx ends, which also ends the streams in progress. Run it once.
 func (s *Server) Run(ctx context.Context) error {
-	end := context.AfterFunc(ctx, func() {
-		close(s.stop)
-		_ = s.http.Close() // its connections are closed either way
-	})
-	defer end()
+	defer context.AfterFunc(ctx, s.close)()
 	err := s.http.Serve(s.lis)
-	if ctx.Err() != nil {
-		s.live.Wait()
-		return nil
-	}
-	if errors.Is(err, http.ErrServerClosed) {
+	s.close()
+	s.live.Wait()
+	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
 	return fmt.Errorf("serve streams: %w", err)
 }
 
+// close ends all streams, and those that begin later.
+func (s *Server) close() {
+	s.mu.Lock()
+	if !s.stopped {
+		s.stopped = true
+		close(s.stop)
+	}
+	s.mu.Unlock()
+	_ = s.http.Close() // its connections are closed either way
+}
+
 // begin binds a stream to the lifetime of the server.
 func (s *Server) begin(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped { // net/http does not wait for handlers that took over their connection
+		cancel()
+		return ctx, cancel
+	}
 	s.live.Add(1)
 	done := make(chan struct{})
 	go func() {
