@@ -119,7 +119,10 @@ func TestGenerator_OnContainerd(t *testing.T) {
 		wg.Go(func() { assert.NoError(t, g.Run(ctx)) })
 		defer wg.Wait()
 		defer cancel()
-		time.Sleep(2500 * time.Millisecond) // until streams count as open
+		if !strings.HasPrefix(n.Name, "containerd-1.6") { // later ones have an event stream
+			require.Eventually(t, streaming.Load, 30*time.Second, 10*time.Millisecond)
+			count.waitUntilIdle(t) // the relist that follows is over
+		}
 
 		pod := newSleepPod(n.Busybox)
 		logs := filepath.Join(t.TempDir(), "logs")

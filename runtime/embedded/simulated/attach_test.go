@@ -118,6 +118,7 @@ func TestProcess_PrintsInOrderWhileAnAttachedClientBlocks(t *testing.T) {
 				synctest.Wait()
 				assert.Equal(t, want, embeddedtest.ReadLog(t, path))
 				time.Sleep(time.Minute)
+				synctest.Wait() // two timers end at that moment
 				assert.Equal(t, v1.ContainerState_CONTAINER_EXITED, g.Inspect(t, id).GetState(), "it ends in time")
 			})
 		})
