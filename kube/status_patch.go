@@ -47,7 +47,7 @@ func mergedConditions(base, own []corev1.PodCondition) []corev1.PodCondition {
 	for _, c := range base {
 		i := slices.IndexFunc(own, func(o corev1.PodCondition) bool { return o.Type == c.Type })
 		switch {
-		case i >= 0 && podspec.IsNodeCondition(c.Type):
+		case i >= 0 && podspec.IsNodeCondition(c.Type) && !isOfOthers(&own[i], &c):
 			out = append(out, own[i])
 		case !podspec.IsNodeCondition(c.Type), c.Type == corev1.DisruptionTarget:
 			out = append(out, c)
@@ -62,6 +62,12 @@ func mergedConditions(base, own []corev1.PodCondition) []corev1.PodCondition {
 		}
 	}
 	return out
+}
+
+// isOfOthers reports whether another component has written the condition as base has it, and own
+// is what that was before: the reason of DisruptionTarget says whose it is.
+func isOfOthers(own, base *corev1.PodCondition) bool {
+	return own.Type == corev1.DisruptionTarget && own.Reason != corev1.PodReasonTerminationByKubelet && own.Reason != base.Reason
 }
 
 // statusPatch returns a strategic merge patch that gives base the status of own, with

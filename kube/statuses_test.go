@@ -124,6 +124,31 @@ func TestStatuses_KeepsWhatOthersWrote(t *testing.T) {
 	})
 }
 
+// The disruption controller resets the condition of a pod that was not deleted after all. What the
+// node copied of it before does not bring it back.
+func TestStatuses_DisruptionIsReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		pod := newTestPod("a")
+		set := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}
+		pod.Status.Conditions = []corev1.PodCondition{set}
+		fake.Put("pods", pod)
+		k := newTestKube(t, fake)
+		watchPods(t, k.Pods())
+		st := running()
+		st.Conditions = append(st.Conditions, set)
+		require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, st))
+
+		reset := fake.Pod("default", "a")
+		conditionOf(reset.Status.Conditions, corev1.DisruptionTarget).Status = corev1.ConditionFalse
+		conditionOf(reset.Status.Conditions, corev1.DisruptionTarget).Reason = ""
+		fake.Put("pods", reset)
+		synctest.Wait()
+		require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, st))
+		assert.Equal(t, corev1.ConditionFalse, conditionOf(fake.Pod("default", "a").Status.Conditions, corev1.DisruptionTarget).Status)
+	})
+}
+
 // A field of the API that is new must be given an owner.
 func TestStatuses_EachFieldHasAnOwner(t *testing.T) {
 	own := "ObservedGeneration Phase Conditions Message Reason HostIP HostIPs PodIP PodIPs InitContainerStatuses ContainerStatuses " +

@@ -197,18 +197,20 @@ func (g *generator) ready(containers corev1.PodCondition) corev1.PodCondition {
 }
 
 // disruption reports that the node terminates the pod. The condition is kept once it
-// is set, by this agent or by another component.
+// is set, by this agent or by another component, which may change its own.
 func (g *generator) disruption() (corev1.PodCondition, bool) {
 	const t = corev1.DisruptionTarget
 	if e := g.report.Termination; e != nil && e.Evicted {
 		return withReason(t, true, reasonByKubelet, e.Message), true
 	}
-	for _, list := range [][]corev1.PodCondition{g.previous.Conditions, g.pod.Status.Conditions} {
-		if old := condition(list, t); old != nil {
-			return *old, true
-		}
+	last, stored := condition(g.previous.Conditions, t), condition(g.pod.Status.Conditions, t)
+	if stored != nil && (last == nil || last.Reason != reasonByKubelet) {
+		last = stored
 	}
-	return corev1.PodCondition{}, false
+	if last == nil {
+		return corev1.PodCondition{}, false
+	}
+	return *last, true
 }
 
 // restartOfAll reports whether a rule restarts all containers, for pods with such a

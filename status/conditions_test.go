@@ -122,6 +122,12 @@ func TestGenerate_Disruption(t *testing.T) {
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler"}}
 	st = generate(p, runtime.Report{Observed: view(running("c", 0))})
 	assert.Equal(t, "PreemptionByScheduler", conditionOf(&st, corev1.DisruptionTarget).Reason, "another's is kept")
+	p.Status.Conditions[0].Status, p.Status.Conditions[0].Reason = corev1.ConditionFalse, ""
+	st = generateAfter(st, p, runtime.Report{Observed: view(running("c", 0))})
+	assert.Equal(t, corev1.ConditionFalse, conditionOf(&st, corev1.DisruptionTarget).Status, "who has set it may reset it")
+	st = generateAfter(st, p, runtime.Report{Observed: view(running("c", 0)), Termination: evicted})
+	st = generateAfter(st, p, runtime.Report{Observed: view(exited("c", 0, 143)), Termination: &runtime.Termination{Deleted: true}})
+	assert.Equal(t, "TerminationByKubelet", conditionOf(&st, corev1.DisruptionTarget).Reason, "but not that of the node")
 }
 
 // ST-3: a resize is under way while a container runs with other resources.
