@@ -18,7 +18,7 @@ import (
 // has them.
 func merged(base *corev1.Pod, own *corev1.PodStatus) corev1.PodStatus {
 	st := *own
-	st.Conditions = mergedConditions(base.Status.Conditions, own.Conditions)
+	st.Conditions = mergedConditions(base.Status.Conditions, sendable(own))
 
 	// Other components write these, or they are set only once.
 	st.NominatedNodeName = base.Status.NominatedNodeName
@@ -62,6 +62,17 @@ func mergedConditions(base, own []corev1.PodCondition) []corev1.PodCondition {
 		}
 	}
 	return out
+}
+
+// sendable returns the node's conditions that may be sent. That it terminates a pod is sent when the
+// pod has ended: the disruption controller resets the condition of one that runs for long.
+func sendable(own *corev1.PodStatus) []corev1.PodCondition {
+	if podspec.IsTerminalPhase(own.Phase) {
+		return own.Conditions
+	}
+	return slices.DeleteFunc(slices.Clone(own.Conditions), func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonTerminationByKubelet
+	})
 }
 
 // isOfOthers reports whether another component has written the condition as base has it, and own

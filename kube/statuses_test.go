@@ -119,6 +119,10 @@ func TestStatuses_KeepsWhatOthersWrote(t *testing.T) {
 		st.Conditions = append(st.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "TerminationByKubelet"})
 		require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, st))
 		got = fake.Pod("default", "a").Status
+		assert.Equal(t, "EvictionByEvictionAPI", conditionOf(got.Conditions, corev1.DisruptionTarget).Reason, "the node's own is not sent while the pod runs")
+		st.Phase = corev1.PodFailed
+		require.NoError(t, k.Statuses().SetStatus(t.Context(), pod, st))
+		got = fake.Pod("default", "a").Status
 		assert.Equal(t, "own", got.VolumeHealth[0].Name)
 		assert.Equal(t, "TerminationByKubelet", conditionOf(got.Conditions, corev1.DisruptionTarget).Reason, "the node's own reason is the later one")
 	})
