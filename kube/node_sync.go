@@ -184,7 +184,7 @@ func (n *Node) desired(current *corev1.Node, status corev1.NodeStatus, now time.
 	}
 	s := &d.Status
 	s.Capacity = resources(s.Capacity, status.Capacity)
-	s.Allocatable = resources(s.Allocatable, status.Allocatable)
+	s.Allocatable = allocatable(s.Capacity, status)
 	s.DaemonEndpoints, s.VolumesInUse, s.DeclaredFeatures = status.DaemonEndpoints, status.VolumesInUse, status.DeclaredFeatures
 	runtimeVersion := s.NodeInfo.ContainerRuntimeVersion
 	s.NodeInfo = status.NodeInfo
@@ -214,6 +214,18 @@ func resources(existing, ours corev1.ResourceList) corev1.ResourceList {
 	for name, q := range existing {
 		isNative := !strings.Contains(string(name), "/") // those are the node's: sizes of huge pages may vanish
 		if _, ok := out[name]; !ok && !isNative {
+			out[name] = q
+		}
+	}
+	return out
+}
+
+// allocatable returns ours, and all of the extended resources that others have given the Node, as an
+// administrator does by its capacity alone.
+func allocatable(capacity corev1.ResourceList, ours corev1.NodeStatus) corev1.ResourceList {
+	out := resources(nil, ours.Allocatable)
+	for name, q := range capacity {
+		if _, isOurs := ours.Capacity[name]; !isOurs {
 			out[name] = q
 		}
 	}

@@ -187,7 +187,8 @@ func TestNode_TakesUpARegisteredNode(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", Labels: map[string]string{"theirs": "x", corev1.LabelOSStable: "plan9", "site": "old"}},
 			Spec:       corev1.NodeSpec{Unschedulable: true},
 			Status: corev1.NodeStatus{
-				Capacity: corev1.ResourceList{"example.com/gpu": resource.MustParse("2"), "hugepages-2Mi": resource.MustParse("1Gi")},
+				Capacity:    corev1.ResourceList{"example.com/gpu": resource.MustParse("2"), "hugepages-2Mi": resource.MustParse("1Gi")},
+				Allocatable: corev1.ResourceList{"example.com/gpu": resource.MustParse("1"), "example.com/gone": resource.MustParse("1")},
 				Conditions: []corev1.NodeCondition{
 					{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: old},
 					{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, LastTransitionTime: old},
@@ -206,6 +207,8 @@ func TestNode_TakesUpARegisteredNode(t *testing.T) {
 		assert.Equal(t, "true", node.Annotations[controllerAttaches])
 		assert.True(t, node.Spec.Unschedulable, "a cordoned node stays so")
 		assert.Contains(t, node.Status.Capacity, corev1.ResourceName("example.com/gpu"), "extended resources are others'")
+		assert.Equal(t, int64(2), node.Status.Allocatable.Name("example.com/gpu", resource.DecimalSI).Value(), "an administrator sets their capacity alone")
+		assert.NotContains(t, node.Status.Allocatable, corev1.ResourceName("example.com/gone"), "without a capacity there are none")
 		assert.NotContains(t, node.Status.Capacity, corev1.ResourceName("hugepages-2Mi"), "page sizes are the node's")
 		require.Len(t, node.Status.Conditions, 2)
 		assert.Equal(t, old.Unix(), conditionOf(node, corev1.NodeReady).LastTransitionTime.Unix(), "a restart of the agent is no transition")
