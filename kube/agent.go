@@ -43,4 +43,8 @@ func (c components) Pods() (desired []*corev1.Pod, synced bool) {
 	return c.Sources.Pods(), synced
 }
 
+func (c components) MayBeDesired(pod *corev1.Pod) bool {
+	return c.Sources.MayBeDesired(pod.Annotations[podspec.AnnotationSource], pod.Namespace, pod.Name)
+}
+
 var _ agent.Runner = (*Kube)(nil)

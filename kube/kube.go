@@ -36,6 +36,9 @@ type nodeAgent interface {
 	Requeue(uid types.UID)
 	// Pods returns the desired pods, and whether they are all known.
 	Pods() (desired []*corev1.Pod, synced bool)
+	// MayBeDesired reports whether the source of a pod that is not desired may still deliver
+	// it, because the manifest is invalid, for example.
+	MayBeDesired(pod *corev1.Pod) bool
 }
 
 // New returns a Kube. It checks cfg and does no I/O.
@@ -109,16 +112,24 @@ func (k *Kube) isDesired(uid types.UID) bool {
 	return !synced
 }
 
-// desiredNames returns the names of the desired pods, and whether they are all known.
-func (k *Kube) desiredNames() (names map[types.NamespacedName]bool, synced bool) {
+// undesired returns those of the pods that no source contains or may still deliver.
+func (k *Kube) undesired(pods []*corev1.Pod) (undesired []*corev1.Pod) {
 	a := k.getAgent()
-	if a == nil {
-		return nil, false
+	if a == nil || len(pods) == 0 {
+		return nil
 	}
 	desired, synced := a.Pods()
-	names = make(map[types.NamespacedName]bool, len(desired))
+	if !synced {
+		return nil
+	}
+	names := make(map[types.NamespacedName]bool, len(desired))
 	for _, pod := range desired {
 		names[keyOf(pod)] = true
 	}
-	return names, synced
+	for _, pod := range pods {
+		if !names[keyOf(pod)] && !a.MayBeDesired(pod) {
+			undesired = append(undesired, pod)
+		}
+	}
+	return undesired
 }

@@ -207,18 +207,18 @@ func (m *mirrorPods) remove(ctx context.Context, static *corev1.Pod) error {
 }
 
 // removeOrphans removes the mirror pods of static pods that went while no agent ran. It
-// does nothing before all sources have synced.
+// does nothing before all sources have synced, and leaves those alone whose manifest cannot be
+// read: their static pods run.
 func (m *mirrorPods) removeOrphans(ctx context.Context) {
 	mirrors, synced := m.k.store.mirrors()
-	names, sourcesSynced := m.k.desiredNames()
-	if !synced || !sourcesSynced {
+	if !synced {
 		return
 	}
-	for _, mirror := range mirrors {
+	for _, mirror := range m.k.undesired(mirrors) {
 		m.mu.Lock()
 		_, owned := m.owners[keyOf(mirror)]
 		m.mu.Unlock()
-		if owned || names[keyOf(mirror)] {
+		if owned {
 			continue
 		}
 		if err := m.delete(ctx, mirror); err != nil && ctx.Err() == nil {

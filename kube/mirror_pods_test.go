@@ -3,6 +3,8 @@ package kube_test
 import (
 	"context"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -221,5 +223,36 @@ func TestMirrorPods_OfAgent(t *testing.T) {
 		a.static.Delete("default", "web")
 		time.Sleep(time.Minute)
 		require.Nil(t, fake.Pod("default", "web"), "removed with its pod")
+	})
+}
+
+// KU-4: the static pod of a manifest that an agent has never read is left alone, and so is its mirror pod.
+func TestMirrorPods_OfInvalidManifest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		putNode(fake, "1")
+		root, dir := t.TempDir(), t.TempDir()
+		write := func(name, content string) {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(content), 0o600))
+		}
+		for _, name := range []string{"web", "other"} {
+			write(name, "apiVersion: v1\nkind: Pod\nmetadata: {name: "+name+"}\nspec: {containers: [{name: c, image: registry.example/app}]}\n")
+		}
+		source := agent.WithSource("file", podsource.File(dir, podsource.FileNotifier(nil)))
+		first := startAgent(t, fake, root, source)
+		require.Equal(t, corev1.PodRunning, first.phase("web-node-1"))
+		first.stop()
+		mirror := fake.Pod("default", "web-node-1")
+
+		write("web", "apiVersion: v1\nkind: Pod\nspec: {")
+		second := startAgent(t, fake, root, source)
+		time.Sleep(3 * time.Minute)
+		require.Equal(t, corev1.PodRunning, second.phase("web-node-1"))
+		require.Equal(t, mirror.UID, fake.Pod("default", "web-node-1").UID)
+
+		require.NoError(t, os.Remove(filepath.Join(dir, "web.yaml")))
+		time.Sleep(3 * time.Minute)
+		require.Equal(t, corev1.PodPhase("deleted"), second.phase("web-node-1"))
+		require.Equal(t, corev1.PodRunning, second.phase("other-node-1"))
 	})
 }

@@ -40,9 +40,10 @@ type signerBench struct {
 // requeuing is a nodeAgent that tells which pods are synced.
 type requeuing struct{ uids chan types.UID }
 
-func (r requeuing) Resend(types.UID)            {}
-func (r requeuing) Requeue(uid types.UID)       { r.uids <- uid }
-func (r requeuing) Pods() ([]*corev1.Pod, bool) { return nil, false }
+func (r requeuing) Resend(types.UID)              {}
+func (r requeuing) Requeue(uid types.UID)         { r.uids <- uid }
+func (r requeuing) Pods() ([]*corev1.Pod, bool)   { return nil, false }
+func (r requeuing) MayBeDesired(*corev1.Pod) bool { return false }
 
 func startPodSigner(t *testing.T, dir string) *signerBench {
 	s := &signerBench{requeued: make(chan types.UID, 100)}
