@@ -214,6 +214,8 @@ func (m *mirrorPods) removeOrphans(ctx context.Context) {
 	if !synced {
 		return
 	}
+	bounded, cancel := context.WithTimeout(ctx, sendTimeout) // statuses are compared after it
+	defer cancel()
 	for _, mirror := range m.k.undesired(mirrors) {
 		m.mu.Lock()
 		_, owned := m.owners[keyOf(mirror)]
@@ -221,8 +223,11 @@ func (m *mirrorPods) removeOrphans(ctx context.Context) {
 		if owned {
 			continue
 		}
-		if err := m.delete(ctx, mirror); err != nil && ctx.Err() == nil {
+		if err := m.delete(bounded, mirror); err != nil && ctx.Err() == nil {
 			m.k.cfg.Logger.Warn("deleting mirror pod failed", logattr.Pod(mirror), logattr.Err(err))
+		}
+		if bounded.Err() != nil {
+			return
 		}
 	}
 }

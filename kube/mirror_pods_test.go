@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -254,5 +255,31 @@ func TestMirrorPods_OfInvalidManifest(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		require.Equal(t, corev1.PodPhase("deleted"), second.phase("web-node-1"))
 		require.Equal(t, corev1.PodRunning, second.phase("other-node-1"))
+	})
+}
+
+// A mirror pod whose deletion the API server does not answer does not keep statuses from being corrected.
+func TestMirrorPods_DeletionHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		orphan := newTestPod("orphan")
+		orphan.Annotations = map[string]string{podspec.AnnotationMirror: "x"}
+		fake.Put("pods", orphan)
+		fake.Put("pods", newTestPod("a"))
+		fake.Intercept = func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodDelete {
+				return false
+			}
+			_, _ = io.Copy(io.Discard, r.Body) // only then the end of the request is noticed
+			<-r.Context().Done()
+			return true
+		}
+		a := startAgent(t, fake, t.TempDir())
+		time.Sleep(time.Minute)
+		pod := fake.Pod("default", "a")
+		pod.Status.Phase = corev1.PodUnknown
+		fake.Put("pods", pod)
+		time.Sleep(20 * time.Second)
+		require.Equal(t, corev1.PodRunning, a.phase("a"))
 	})
 }
