@@ -90,17 +90,27 @@ func (c *ClientCertificate) Config(ctx context.Context) (*rest.Config, error) {
 			return cfg, nil
 		}
 	}
-	bootstrap, errBootstrap := LoadKubeconfig(c.cfg.BootstrapKubeconfig)
-	if errBootstrap != nil {
-		return nil, errors.Join(err, fmt.Errorf("bootstrap: %w", errBootstrap))
+	renewed, err := c.setUp(ctx, cfg, err)
+	if err != nil && cfg != nil {
+		c.cfg.Logger.Warn("client certificate not renewed", slog.String("node", c.cfg.NodeName), logattr.Err(err))
+		return cfg, nil
+	}
+	return renewed, err
+}
+
+// setUp makes a certificate the one that Run renews, and the kubeconfig that of it. cfg is that of the
+// present kubeconfig, or nil; cause is what is wrong with it.
+func (c *ClientCertificate) setUp(ctx context.Context, cfg *rest.Config, cause error) (*rest.Config, error) {
+	bootstrap, err := LoadKubeconfig(c.cfg.BootstrapKubeconfig)
+	if err != nil {
+		return nil, errors.Join(cause, fmt.Errorf("bootstrap: %w", err))
 	}
 	switch _, errStored := c.store.Current(); {
 	case errStored == nil:
-		err = nil
 	case cfg != nil:
 		err = c.copyCertificate(cfg)
 	default:
-		c.cfg.Logger.Info("client certificate requested", slog.String("node", c.cfg.NodeName), slog.String("reason", err.Error()))
+		c.cfg.Logger.Info("client certificate requested", slog.String("node", c.cfg.NodeName), slog.String("reason", cause.Error()))
 		err = c.request(ctx, bootstrap)
 	}
 	if err != nil {

@@ -216,6 +216,26 @@ func TestClientCertificate_StartsWithExpired(t *testing.T) {
 	}
 }
 
+// An expired certificate is used where no other can be requested: the bootstrap kubeconfig may be removed once a node
+// has a certificate.
+func TestClientCertificate_ExpiredWithoutBootstrap(t *testing.T) {
+	ca := newAuthority(t)
+	key, keyPEM := newKey(t)
+	cert := ca.sign(t, pkix.Name{CommonName: "system:node:n"}, &key.PublicKey, time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour))
+	pair := writeFile(t, append(cert, keyPEM...))
+	var log strings.Builder
+	c, err := NewClientCertificate(ClientCertificateConfig{
+		NodeName: "n", BootstrapKubeconfig: filepath.Join(t.TempDir(), "none"), Dir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Kubeconfig: writeKubeconfig(t, "https://127.0.0.1:1", writeFile(t, ca.pem), fmt.Sprintf("{client-certificate: %q, client-key: %q}", pair, pair)),
+	})
+	require.NoError(t, err)
+	cfg, err := c.Config(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, pair, cfg.CertFile)
+	assert.Contains(t, log.String(), "client certificate not renewed")
+	assert.Contains(t, log.String(), "bootstrap: ")
+}
+
 // The API server does not accept an expired certificate, not even to renew it.
 func TestClientCertificate_ReplacesExpired(t *testing.T) {
 	s, server, ca := startSigner(t)
