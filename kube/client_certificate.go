@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/util/certificate"
 	"k8s.io/klog/v2"
 
+	"github.com/sublet-dev/agent/internal/atomicfile"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/sleep"
 )
@@ -72,6 +73,7 @@ func NewClientCertificate(cfg ClientCertificateConfig) (*ClientCertificate, erro
 	if err != nil {
 		return nil, fmt.Errorf("kube: certificates in %s: %w", cfg.Dir, err)
 	}
+	setAsideDamaged(store, cfg.Logger)
 	return &ClientCertificate{cfg: cfg, store: store}, nil
 }
 
@@ -120,6 +122,20 @@ func (c *ClientCertificate) setUp(ctx context.Context, cfg *rest.Config, cause e
 		return nil, err
 	}
 	return LoadKubeconfig(c.cfg.Kubeconfig)
+}
+
+// setAsideDamaged renames the current certificate if it can never be used, as after its file system has
+// lost data. Another is requested then.
+func setAsideDamaged(store certificate.FileStore, log *slog.Logger) {
+	file := store.CurrentPath()
+	data, err := os.ReadFile(file) //nolint:gosec // a path of ours
+	if err != nil {
+		return // there is none, or the store reports the error
+	}
+	if _, err = tls.X509KeyPair(data, data); err == nil {
+		return
+	}
+	log.Warn("certificate damaged", slog.String("path", file), logattr.Err(errors.Join(err, atomicfile.SetAside(file))))
 }
 
 // isReplaced reports whether the certificate has expired, and is not where Run renews it.
@@ -288,6 +304,7 @@ func (s *ServingCertificate) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("kube: certificates in %s: %w", s.cfg.Dir, err)
 	}
+	setAsideDamaged(store, s.cfg.Logger)
 	logged := klog.NewContext(ctx, logr.FromSlogHandler(s.cfg.Logger.Handler()))
 	manager, err := certificate.NewManager(&certificate.Config{
 		ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) { return s.k.cfg.Client, nil },

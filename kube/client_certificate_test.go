@@ -236,6 +236,25 @@ func TestClientCertificate_ExpiredWithoutBootstrap(t *testing.T) {
 	assert.Contains(t, log.String(), "bootstrap: ")
 }
 
+// A file system may lose data.
+func TestClientCertificate_Damaged(t *testing.T) {
+	s, server, ca := startSigner(t)
+	cfg := ClientCertificateConfig{
+		NodeName: "n", BootstrapKubeconfig: writeKubeconfig(t, server.URL, ca, "{token: hunter2}"), Kubeconfig: filepath.Join(t.TempDir(), "k"), Dir: t.TempDir(),
+	}
+	for range 2 {
+		c, err := NewClientCertificate(cfg)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		got, err := c.Config(ctx)
+		require.NoError(t, err)
+		require.NoError(t, CheckClientCertificate(got, time.Now()))
+		require.NoError(t, os.Truncate(got.CertFile, 100))
+	}
+	assert.Len(t, s.requests, 2)
+}
+
 // The API server does not accept an expired certificate, not even to renew it.
 func TestClientCertificate_ReplacesExpired(t *testing.T) {
 	s, server, ca := startSigner(t)
@@ -278,7 +297,9 @@ func TestServingCertificate(t *testing.T) {
 	require.NoError(t, err)
 	_, err = k.ServingCertificate(ServingCertificateConfig{})
 	require.ErrorContains(t, err, "required")
-	c, err := k.ServingCertificate(ServingCertificateConfig{Dir: filepath.Join(t.TempDir(), "pki"), Addresses: func() ([]string, []string) { return []string{"127.0.0.1", "bad"}, []string{"host"} }})
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "kubelet-server-current.pem"), []byte("damaged"), 0o600))
+	c, err := k.ServingCertificate(ServingCertificateConfig{Dir: dir, Addresses: func() ([]string, []string) { return []string{"127.0.0.1", "bad"}, []string{"host"} }})
 	require.NoError(t, err)
 	_, err = c.GetCertificate(nil)
 	require.ErrorIs(t, err, ErrNoServingCertificate)
