@@ -173,6 +173,9 @@ func (o *Objects) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, 
 	case ctx.Err() != nil:
 		return podspec.Object{}, ctx.Err()
 	case hasStored:
+		if f != nil {
+			f.noteFromDisk(stored.Version)
+		}
 		return stored, nil
 	case f != nil && f.lastErr() != nil:
 		return podspec.Object{}, fmt.Errorf("get %s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, f.lastErr())

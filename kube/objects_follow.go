@@ -26,6 +26,8 @@ type followedObject struct {
 	updated bool      // the same, after it was known
 	retryAt time.Time // the first takeChanged after a failed write
 	err     error
+
+	fromDisk *string // version that was used because the API server had not answered; nil: none
 }
 
 func newFollowedObject(ref podspec.Ref) *followedObject {
@@ -91,10 +93,24 @@ func (f *followedObject) convert(obj any) (object podspec.Object, immutable, ok 
 	return object, immutable, object.Ref == f.ref
 }
 
+// noteFromDisk notes that a pod has the version that was on disk. It is an older one if the API
+// server answers with another.
+func (f *followedObject) noteFromDisk(version string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fromDisk = &version
+	if f.known && (f.object == nil || f.object.Version != version) {
+		f.updated = true
+	}
+}
+
 func (f *followedObject) set(object *podspec.Object, immutable bool) {
 	f.mu.Lock()
-	if (f.object == nil) != (object == nil) || object != nil && f.object.Version != object.Version {
-		f.updated = f.updated || f.known
+	switch {
+	case f.known:
+		f.updated = f.updated || (f.object == nil) != (object == nil) || object != nil && f.object.Version != object.Version
+	case f.fromDisk != nil:
+		f.updated = object == nil || object.Version != *f.fromDisk
 	}
 	if f.object == nil || object == nil || f.object.Version != object.Version {
 		f.object, f.changed = object, true

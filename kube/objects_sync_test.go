@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -44,4 +46,44 @@ func TestObjects_ChangesSyncPods(t *testing.T) {
 		b.wait(time.Hour)
 		assert.Len(t, agent.uids, 1)
 	})
+}
+
+// KU-7: a pod that got an object from disk is synced when the API server has another version of it, or none.
+func TestObjects_OlderVersionOnDisk(t *testing.T) {
+	for name, tc := range map[string]struct {
+		now    []runtime.Object
+		synced int
+	}{
+		"same": {[]runtime.Object{newSecret("one")}, 0}, "other": {[]runtime.Object{newSecret("two")}, 1}, "deleted": {nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "objects")
+				start := func(existing ...runtime.Object) *objectsBench {
+					for _, o := range existing {
+						secret, _ := o.(*corev1.Secret)
+						secret.ResourceVersion = string(secret.Data["k"])
+					}
+					b := startObjects(t, dir, existing...)
+					b.setPods(podOf())
+					return b
+				}
+				b := start(newSecret("one")).run()
+				b.value()
+				b.wait(2 * time.Second)
+				b.stop()
+
+				b = start(tc.now...)
+				agent := requeuing{make(chan types.UID, 100)}
+				b.objects.k.setAgent(agent)
+				back := b.unreachable()
+				b.run()
+				require.Equal(t, "one", b.value())
+				b.wait(time.Minute)
+				back()
+				b.wait(time.Minute)
+				assert.Len(t, agent.uids, tc.synced)
+			})
+		})
+	}
 }
