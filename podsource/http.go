@@ -122,10 +122,11 @@ func (s *server) redirect(next *http.Request, via []*http.Request) error {
 	case !s.cfg.AllowOtherHosts && !strings.EqualFold(first.Host, next.URL.Host):
 		return fmt.Errorf("redirected to another host, %s; use it in the URL or set AllowOtherHosts", next.URL.Host)
 	case !strings.EqualFold(first.Host, next.URL.Host):
-		// Package net/http removes only headers that it knows to be secret.
+		// Package net/http removes only headers that it knows to be secret, and adds the URL.
 		for name := range s.cfg.Header {
-			next.Header.Del(name)
+			delete(next.Header, name) // in any notation
 		}
+		next.Header.Del("Referer")
 	}
 	return nil
 }

@@ -248,6 +248,7 @@ func TestHTTP_Redirects(t *testing.T) {
 		{"http://a.example/x", "http://b.example/y", false, "redirected to another host, b.example"},
 		{"http://a.example/x", "http://a.example:81/y", false, "redirected to another host"},
 		{"http://a.example/x", "http://b.example/y", true, ""},
+		{"https://a.example/x?token=hunter2", "https://b.example/y", true, ""},
 		{"https://a.example/x", "http://a.example/y", true, "redirected from https to http"},
 		{"http://a.example/x", "/x", false, "more than 10 times"},
 	} {
@@ -261,10 +262,12 @@ func TestHTTP_Redirects(t *testing.T) {
 					}
 					other := r.URL.Host == "b.example"
 					assert.Equal(t, other, r.Header.Get("X-Token") == "", "%s", r.URL)
+					assert.Equal(t, other, r.Header["x-lower"] == nil, "%s", r.URL)
+					assert.False(t, other && strings.Contains(fmt.Sprint(r.Header), "hunter2"), "the query may be secret")
 					fmt.Fprint(w, manifest("x", "1"))
 				})
 				r := start(t, ask(t, podsource.HTTPConfig{
-					URL: tc.from, Transport: s, AllowOtherHosts: tc.others, Header: http.Header{"X-Token": {"t"}},
+					URL: tc.from, Transport: s, AllowOtherHosts: tc.others, Header: http.Header{"X-Token": {"t"}, "x-lower": {"t"}},
 				}))
 				if changes := r.delivered(); tc.err == "" {
 					assert.Equal(t, []string{"ADD a x-n1=1"}, changes)
