@@ -168,9 +168,10 @@ func (s *Storage) attached(ctx context.Context, driver, handle string) (map[stri
 		return nil, fmt.Errorf("get VolumeAttachment %s: %w", name, err)
 	case a.DeletionTimestamp != nil:
 		return nil, fmt.Errorf("VolumeAttachment %s is being deleted", name)
+	case a.Status.Attached: // whatever a later attempt has failed with
 	case a.Status.AttachError != nil:
 		return nil, fmt.Errorf("attach volume to the node: %s", a.Status.AttachError.Message)
-	case !a.Status.Attached:
+	default:
 		return nil, fmt.Errorf("VolumeAttachment %s is not attached yet", name)
 	}
 	node, err := s.k.cfg.Client.CoreV1().Nodes().Get(ctx, s.k.cfg.NodeName, metav1.GetOptions{})

@@ -104,7 +104,7 @@ func TestStorage_Attached(t *testing.T) {
 		_, err = attachments.Update(t.Context(), a, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		step("attach volume to the node: no slot")
-		a.Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "/dev/x"}}
+		a.Status.Attached, a.Status.AttachmentMetadata = true, map[string]string{"device": "/dev/x"} // with the error of a later attempt
 		_, err = attachments.Update(t.Context(), a, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		step("not in the volumesInUse of the node yet")
