@@ -41,7 +41,7 @@ func TestObjects_ServiceEnv(t *testing.T) {
 		dir := t.TempDir()
 		b := startObjects(t, dir, service("default", "kubernetes", "10.0.0.1", corev1.ServicePort{Name: "https", Port: 443}),
 			service("shop", "data-base", "fd00::1", corev1.ServicePort{Port: 53, Protocol: corev1.ProtocolUDP}, corev1.ServicePort{Name: "x-y", Port: 80}),
-			service("shop", "headless", "None", corev1.ServicePort{Port: 1}), service("other", "o", "10.0.0.9", corev1.ServicePort{Port: 1})).run()
+			service("shop", "headless", "None", corev1.ServicePort{Port: 1}), service("other", "kubernetes", "10.0.0.9", corev1.ServicePort{Port: 1})).run()
 		pod := podOf()
 		pod.Namespace = "shop"
 		env := func() map[string]string {
@@ -68,6 +68,12 @@ func TestObjects_ServiceEnv(t *testing.T) {
 			"DATA_BASE_PORT_80_TCP": "tcp://[fd00::1]:80", "DATA_BASE_PORT_80_TCP_PROTO": "tcp", "DATA_BASE_PORT_80_TCP_PORT": "80", "DATA_BASE_PORT_80_TCP_ADDR": "fd00::1",
 		})
 		assert.Equal(t, want, env())
+		pod.Namespace = "other"
+		assert.Equal(t, map[string]string{
+			"KUBERNETES_SERVICE_HOST": "10.0.0.9", "KUBERNETES_SERVICE_PORT": "1", "KUBERNETES_PORT": "tcp://10.0.0.9:1", "KUBERNETES_PORT_1_TCP": "tcp://10.0.0.9:1",
+			"KUBERNETES_PORT_1_TCP_PROTO": "tcp", "KUBERNETES_PORT_1_TCP_PORT": "1", "KUBERNETES_PORT_1_TCP_ADDR": "10.0.0.9",
+		}, env(), "its own service of that name, and nothing of the other")
+		pod.Namespace = "shop"
 		b.wait(2 * time.Second)
 		b.stop()
 

@@ -156,13 +156,15 @@ func (o *Objects) ServiceEnv(ctx context.Context, pod *corev1.Pod) ([]corev1.Env
 	}
 	wantsLinks := pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
 	var vars []corev1.EnvVar
-	for _, l := range links { // the pod's own service of that name replaces the master
-		if l.Namespace == corev1.NamespaceDefault && l.Name == masterService {
+	hasOwnMaster := false // it replaces that of all pods, with its variables
+	for _, l := range links {
+		if wantsLinks && l.Namespace == pod.Namespace {
 			vars = append(vars, l.variables()...)
+			hasOwnMaster = hasOwnMaster || l.Name == masterService
 		}
 	}
 	for _, l := range links {
-		if wantsLinks && l.Namespace == pod.Namespace {
+		if l.Namespace == corev1.NamespaceDefault && l.Name == masterService && !hasOwnMaster {
 			vars = append(vars, l.variables()...)
 		}
 	}
