@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/eviction"
@@ -45,6 +46,9 @@ func run(ctx context.Context, f flags, log *slog.Logger) error {
 	cfg, err := kube.LoadKubeconfig(f.kubeconfig)
 	if err != nil {
 		return err
+	}
+	if err := kube.CheckClientCertificate(cfg, time.Now()); err != nil {
+		log.Warn("client certificate not valid", slog.Any("err", err)) // pods on disk start without the API server
 	}
 	cfg.QPS, cfg.Burst = 100, 500
 	config, err := kube.ConfigFor(cfg)

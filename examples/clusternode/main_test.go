@@ -2,11 +2,19 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,6 +72,38 @@ func isReady(node *corev1.Node) bool {
 		}
 	}
 	return false
+}
+
+// A node whose certificate has expired runs its pods, and says why it is not Ready.
+func TestRun_ExpiredCertificate(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "system:node:node-1"},
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	encoded, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	pair := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})...)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "pair.pem"), pair, 0o600))
+	f := flags{kubeconfig: filepath.Join(dir, "kubeconfig"), nodeName: "node-1", rootDir: filepath.Join(dir, "root")}
+	require.NoError(t, os.WriteFile(f.kubeconfig, []byte(`
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+users: [{name: u, user: {client-certificate: pair.pem, client-key: pair.pem}}]
+current-context: x
+`), 0o600))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var log strings.Builder
+	require.NoError(t, run(ctx, f, slog.New(slog.NewTextHandler(&log, nil))))
+	require.Contains(t, log.String(), `level=WARN msg="client certificate not valid"`)
+	require.Contains(t, log.String(), "expired at")
 }
 
 func TestRun_InvalidFlags(t *testing.T) {
