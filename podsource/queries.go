@@ -126,7 +126,8 @@ func (m *Mux) Objects() []podspec.Object {
 
 // Object returns the ConfigMap or Secret of that Ref. It implements podspec.Objects.
 // The error is podspec.ErrObjectNotFound only if all sources that may have objects have
-// synced.
+// synced, or if only pods of sources without objects need it: those get theirs from
+// another place, whatever manifest of another source cannot be read.
 func (m *Mux) Object(_ context.Context, ref podspec.Ref) (podspec.Object, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -135,9 +136,23 @@ func (m *Mux) Object(_ context.Context, ref podspec.Ref) (podspec.Object, error)
 	}
 	object := fmt.Sprintf("%s %s/%s", strings.ToLower(ref.Kind), ref.Namespace, ref.Name)
 	for _, d := range m.sources {
-		if !d.podsOnly && (!d.received || !d.complete) {
+		if !d.podsOnly && (!d.received || !d.complete) && !m.isOfOtherPlace(ref) {
 			return podspec.Object{}, fmt.Errorf("get %s: source %s has not synced yet", object, d.source)
 		}
 	}
 	return podspec.Object{}, fmt.Errorf("get %s: %w", object, podspec.ErrObjectNotFound)
+}
+
+// isOfOtherPlace reports whether there are sources without objects, and no pod of another source
+// refers to the object. One to which no pod refers may be that of a volume.
+// held: m.mu
+func (m *Mux) isOfOtherPlace(ref podspec.Ref) bool {
+	found := false
+	for _, d := range m.sources {
+		found = found || d.podsOnly
+		if !d.podsOnly && slices.ContainsFunc(d.entries, func(e *entry) bool { return slices.Contains(e.refs, ref) }) {
+			return false
+		}
+	}
+	return found
 }

@@ -30,8 +30,8 @@ func (n notStatic) Unwrap() Source { return n.src }
 
 // PodsOnlySource is a Source that decides whether its Sets have pods only. ConfigMaps and
 // Secrets of other places are then used before it has synced, as at a start without the
-// server that it reads. Other Sources may have both. A decorator with a method
-// Unwrap() Source inherits the decision.
+// server that it reads, and its pods do not wait for those of other sources. Other Sources
+// may have both. A decorator with a method Unwrap() Source inherits the decision.
 type PodsOnlySource interface {
 	Source
 	// PodsOnly is called once, by New.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
@@ -86,4 +87,26 @@ func TestMux_PodsOnlySource(t *testing.T) {
 			})
 		})
 	}
+}
+
+// SR-8: pods of a source without objects do not wait for a manifest of another source that cannot be
+// read. Those that may need objects of that source do.
+func TestMux_ObjectsBesideInvalidManifest(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		using := func(name, object string) *corev1.Pod {
+			p := pod(name, "i")
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: object},
+			}}}}
+			return p
+		}
+		cluster := podsource.Set{Pods: []podsource.Manifest{{Pod: using("p", "of-cluster")}, {Pod: using("q", "shared")}}}
+		files := podsource.Set{Incomplete: true, Pods: []podsource.Manifest{{Pod: using("r", "of-files")}, {Pod: using("s", "shared")}}}
+		r := start(t, podsOnly{setSource(cluster)}, setSource(files))
+		r.delivered()
+		for name, notFound := range map[string]bool{"of-cluster": true, "of-a-volume": true, "of-files": false, "shared": false} {
+			_, err := r.mux.Object(t.Context(), podspec.Ref{Kind: podspec.ConfigMap, Namespace: "default", Name: name})
+			assert.Equal(t, notFound, errors.Is(err, podspec.ErrObjectNotFound), "%s: %v", name, err)
+		}
+	})
 }
