@@ -48,6 +48,16 @@ type file struct {
 // same reports whether both are the same file, whatever its name.
 func (f *file) same(info fs.FileInfo) bool { return os.SameFile(f.info, info) }
 
+// rewind begins to read a compressed file from its beginning.
+func (f *file) rewind() error {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	text, err := gzip.NewReader(f.File)
+	f.text = text
+	return err
+}
+
 // logDir is the directory of a container's log, which is the only one that is read.
 type logDir struct {
 	*os.Root

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -176,6 +178,24 @@ func TestReader_TailOfCompressedPartialLine(t *testing.T) {
 	l.compress(l.rotate(start))
 	for n, want := range []string{"", "thr", "two\nthr", "one\ntwo\nthr"} {
 		assert.Equal(t, want, l.read(corev1.PodLogOptions{TailLines: new(int64(n))}), n)
+	}
+}
+
+// The newest file may be compressed, and then has more in it than is read ahead.
+func TestReader_TailOfLargeCompressedFile(t *testing.T) {
+	l := newTestLog(t)
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // reproducible
+	var want []string
+	for range 2000 {
+		want = append(want, fmt.Sprintf("%016x", random.Uint64()))
+		l.write("stdout F " + want[len(want)-1])
+	}
+	l.compress(l.rotate(start))
+	for _, n := range []int{1, 1000, 2000} {
+		for _, follow := range []bool{false, true} {
+			got := l.read(corev1.PodLogOptions{TailLines: new(int64(n)), Follow: follow})
+			require.Equal(t, want[len(want)-n:], strings.Fields(got), "%d lines", n)
+		}
 	}
 }
 

@@ -63,7 +63,10 @@ func (c *copier) tailOf(f *file, size int64, t *tail) (offset int64, found bool,
 	if f.text == io.Reader(f.File) {
 		return tailOfPlain(c.ctx, f, size, t)
 	}
-	return tailOfCompressed(c.ctx, f, t)
+	if offset, found, err = tailOfCompressed(c.ctx, f, t); err == nil {
+		err = f.rewind()
+	}
+	return offset, found, err
 }
 
 // tailOfPlain reads a file backwards in blocks.
@@ -147,8 +150,11 @@ func eachEntry(ctx context.Context, f *file, sel filter, visit func(h crilog.Hea
 	var offset int64
 	for lines := newLineReader(text); ctx.Err() == nil; {
 		piece, isEnd, err := lines.next()
-		if err != nil {
-			return nil //nolint:nilerr // the end, or damaged
+		if err != nil { // the end, or damaged
+			if piece = lines.rest(); len(piece) == 0 && !inEntry {
+				return nil //nolint:nilerr // no entry was cut off
+			}
+			isEnd = true
 		}
 		if !inEntry {
 			h, _, ok = crilog.ParseHeader(piece)
@@ -157,7 +163,9 @@ func eachEntry(ctx context.Context, f *file, sel filter, visit func(h crilog.Hea
 		if inEntry = !isEnd; inEntry {
 			continue
 		}
-		offset++
+		if err == nil {
+			offset++ // the newline
+		}
 		if ok && sel.hasStream(h.Stream) && !visit(h, offset) {
 			return nil
 		}

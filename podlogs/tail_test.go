@@ -82,6 +82,7 @@ func TestTail_RandomLogs(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // reproducible
 		text := randomLog(r)
+		zipped := compressedFile(t, text)
 		for _, stream := range []crilog.Stream{anyStream, crilog.Stdout} {
 			for _, n := range []int64{0, 1, 2, r.Int64N(40), 100} {
 				newTail := func() *tail { return &tail{filter: filter{stream: stream}, left: n, begun: seed%3 == 0} }
@@ -91,6 +92,11 @@ func TestTail_RandomLogs(t *testing.T) {
 				gotOffset, gotFound, err := tailOfPlain(t.Context(), bytes.NewReader(text), int64(len(text)), plain)
 				require.NoError(t, err)
 				require.Equal(t, []any{offset, found, want}, []any{gotOffset, gotFound, plain}, "seed %d, %d lines", seed, n)
+				compressed := newTail()
+				gotOffset, gotFound, err = tailOfCompressed(t.Context(), zipped, compressed)
+				require.NoError(t, err)
+				require.Equal(t, []any{offset, found}, []any{gotOffset, gotFound}, "compressed, seed %d, %d lines", seed, n)
+				require.True(t, found || *want == *compressed, "compressed, seed %d, %d lines", seed, n)
 			}
 		}
 	}
