@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -15,8 +16,9 @@ import (
 	"github.com/sublet-dev/agent/internal/capability"
 )
 
-// maxExecOutput bounds each stream of ExecSync, as the CRI demands.
-const maxExecOutput = 16 << 20
+// maxExecOutput bounds the output of ExecSync, as the CRI demands: both streams together, so
+// that the response is no larger than the messages that clients take.
+const maxExecOutput = maxMessage - 1<<10
 
 // StreamingServer returns the URLs for clients of exec, attach and port-forward. It
 // serves them by ExecStreams, AttachStreams and DialPort of its Runtime; see package
@@ -61,7 +63,8 @@ func (r *Runtime) ExecSync(ctx context.Context, req *v1.ExecSyncRequest) (*v1.Ex
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(req.GetTimeout())*time.Second)
 		defer cancel()
 	}
-	var stdout, stderr capped
+	output := &budget{left: maxExecOutput}
+	stdout, stderr := capped{budget: output}, capped{budget: output}
 	code, err := proc.Exec(ctx, Exec{Cmd: req.GetCmd(), IO: IO{Stdout: &stdout, Stderr: &stderr}})
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -72,12 +75,28 @@ func (r *Runtime) ExecSync(ctx context.Context, req *v1.ExecSyncRequest) (*v1.Ex
 	return &v1.ExecSyncResponse{Stdout: stdout.b.Bytes(), Stderr: stderr.b.Bytes(), ExitCode: code}, nil
 }
 
-// capped keeps the first maxExecOutput bytes and discards the rest.
-type capped struct{ b bytes.Buffer }
+// budget is the number of bytes that streams may still keep together.
+type budget struct {
+	mu   sync.Mutex
+	left int
+}
+
+func (b *budget) take(n int) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n = min(n, b.left)
+	b.left -= n
+	return n
+}
+
+// capped keeps what its budget has room for and discards the rest.
+type capped struct {
+	budget *budget
+	b      bytes.Buffer
+}
 
 func (w *capped) Write(p []byte) (int, error) {
-	free := maxExecOutput - w.b.Len()
-	w.b.Write(p[:min(len(p), free)])
+	w.b.Write(p[:w.budget.take(len(p))])
 	return len(p), nil
 }
 

@@ -209,6 +209,19 @@ func TestExecutor_Exec(t *testing.T) {
 	assert.ErrorContains(t, err, "not found in $PATH")
 }
 
+// What a command prints beyond the bound of the CRI is discarded: the response is no larger than
+// clients take.
+func TestExecutor_ExecBoundsOutput(t *testing.T) {
+	g := hostRig(t)
+	id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil, "sleep", "1000")
+	for _, script := range []string{"head -c 17M /dev/zero", "head -c 9M /dev/zero; head -c 9M /dev/zero >&2"} {
+		r, err := g.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", script}})
+		require.NoError(t, err, script)
+		assert.Zero(t, r.GetExitCode(), script)
+		assert.Greater(t, len(r.GetStdout())+len(r.GetStderr()), 16_000_000, script)
+	}
+}
+
 func TestExecutor_NamesMountsThatNeedRoot(t *testing.T) {
 	g := hostRig(t)
 	dir := t.TempDir()
