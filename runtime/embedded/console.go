@@ -2,10 +2,13 @@ package embedded
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -139,9 +142,13 @@ func (c *containerStreams) open() error {
 	if err := os.MkdirAll(filepath.Dir(c.path), 0o755); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(c.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	// A container may have put a FIFO there, whose reader would be waited for.
+	f, err := os.OpenFile(c.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NONBLOCK, 0o640)
 	if err != nil {
 		return err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return errors.Join(err, fmt.Errorf("log %s is not a regular file", c.path), f.Close())
 	}
 	if c.file != nil {
 		_ = c.file.Close()
