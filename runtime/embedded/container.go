@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"syscall"
 	"time"
@@ -264,7 +265,9 @@ func (r *Runtime) StopContainer(ctx context.Context, req *v1.StopContainerReques
 	signaled := c.terminated
 	c.terminated = true
 	r.mu.Unlock()
-	if err := r.stop(ctx, c, max(0, time.Duration(req.GetTimeout())*time.Second), signaled); err != nil {
+	const endless = math.MaxInt64 / int64(time.Second) // what fits
+	timeout := time.Duration(min(max(req.GetTimeout(), 0), endless)) * time.Second
+	if err := r.stop(ctx, c, timeout, signaled); err != nil {
 		return nil, statusError("stop container "+c.ID, err)
 	}
 	return &v1.StopContainerResponse{}, nil

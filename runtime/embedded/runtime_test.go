@@ -2,6 +2,7 @@ package embedded_test
 
 import (
 	"context"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +28,7 @@ func TestRuntime_StopContainerKeepsTheGracePeriod(t *testing.T) {
 		"ends at the signal":       {timeout: 30, code: 143},
 		"takes its time":           {annotation: "sim.sublet.dev/stop-after: 4s", timeout: 30, takes: 4 * time.Second, code: 143},
 		"is killed after the time": {annotation: "sim.sublet.dev/stop-after: 40s", timeout: 30, takes: 30 * time.Second, code: 137},
+		"has time without end":     {annotation: "sim.sublet.dev/stop-after: 40s", timeout: math.MaxInt64, takes: 40 * time.Second, code: 143},
 		"ignores the signal":       {annotation: "sim.sublet.dev/ignore-term: true", timeout: 5, takes: 5 * time.Second, code: 137},
 		"without a grace":          {annotation: "sim.sublet.dev/ignore-term: true", code: 137},
 		"ends with its own code":   {annotation: "sim.sublet.dev/term-exit-code: 0", timeout: 5},
