@@ -132,6 +132,29 @@ func TestExecutor_LogsTheRestWhileAnAttachedClientBlocks(t *testing.T) {
 	assert.True(t, len(got) > len(rest) && strings.HasSuffix(want.String(), got), "the client lacks output")
 }
 
+// disconnected is the output of a client that has disconnected.
+type disconnected struct{}
+
+func (disconnected) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// A command that prints without end ends with its client.
+func TestExecutor_EndsACommandOfADisconnectedClient(t *testing.T) {
+	for name, tc := range map[string]struct {
+		tty  bool
+		code int32
+	}{"with a pipe": {false, 128 + int32(unix.SIGPIPE)}, "with a terminal": {true, 128 + int32(unix.SIGHUP)}} {
+		t.Run(name, func(t *testing.T) {
+			g := hostRig(t)
+			id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil, "sleep", "1000")
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			code, err := g.ExecStreams(ctx, id, embedded.Exec{Cmd: []string{"yes"}, IO: embedded.IO{Stdout: disconnected{}, TTY: tc.tty}})
+			require.NoError(t, err)
+			assert.Equal(t, tc.code, code)
+		})
+	}
+}
+
 // A command has exited for its client once that has taken all output, or has canceled it.
 func TestExecutor_WaitsForTheClientOfACommand(t *testing.T) {
 	const size = 60_000 // a pipe has room for it

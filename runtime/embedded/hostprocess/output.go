@@ -31,14 +31,32 @@ type outputs struct {
 }
 
 // copy begins to copy one of them. The copy ends with the output, or with what is there
-// once its deadline has passed.
+// once its deadline has passed. When it cannot be written, because a client is gone, from is
+// closed: the job gets SIGPIPE or SIGHUP then, and does not wait for a reader indefinitely.
 func (o *outputs) copy(to io.Writer, from *os.File) {
 	o.from = append(o.from, from)
 	o.copies.Go(func() {
-		if _, err := io.Copy(to, from); errors.Is(err, os.ErrDeadlineExceeded) {
-			_, _ = io.Copy(to, io.LimitReader(available{from}, maxOutputRest))
+		out := &receiver{Writer: to}
+		if _, err := io.Copy(out, from); errors.Is(err, os.ErrDeadlineExceeded) {
+			_, _ = io.Copy(out, io.LimitReader(available{from}, maxOutputRest))
+		}
+		if out.hasFailed {
+			_ = from.Close()
 		}
 	})
+}
+
+// receiver is who gets output.
+type receiver struct {
+	io.Writer
+	hasFailed bool // a write has failed
+}
+
+// Write implements io.Writer.
+func (r *receiver) Write(b []byte) (int, error) {
+	n, err := r.Writer.Write(b)
+	r.hasFailed = r.hasFailed || err != nil
+	return n, err
 }
 
 // finish waits for the rest of the output of a job that has exited. What is not taken in
