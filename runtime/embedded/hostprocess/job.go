@@ -76,6 +76,7 @@ func (j *job) pipes(sio embedded.IO) error {
 		if err != nil {
 			return err
 		}
+		j.give(w)
 		j.std[1+i] = w
 		j.ours, j.theirs = append(j.ours, r), append(j.theirs, w)
 		j.output.copy(to, r)
@@ -87,6 +88,7 @@ func (j *job) pipes(sio embedded.IO) error {
 	if err != nil {
 		return err
 	}
+	j.give(r)
 	j.std[0] = r
 	j.ours, j.theirs = append(j.ours, w), append(j.theirs, r)
 	j.feed = func() {
@@ -102,6 +104,7 @@ func (j *job) terminal(sio embedded.IO) error {
 	if err != nil {
 		return err
 	}
+	j.give(slave)
 	j.master = master
 	j.ours, j.theirs = append(j.ours, master), append(j.theirs, slave)
 	j.std = [3]*os.File{slave, slave, slave}
@@ -113,6 +116,14 @@ func (j *job) terminal(sio embedded.IO) error {
 		j.feed = func() { _, _ = io.Copy(master, sio.Stdin) }
 	}
 	return nil
+}
+
+// give makes the user of the command the owner of one of its pipes, or of its terminal, so that it
+// can open that by name, as /dev/stderr. Not all systems can do it, and most programs do not need it.
+func (j *job) give(f *os.File) {
+	if c := j.attr.Credential; c != nil {
+		_ = f.Chown(int(c.Uid), -1)
+	}
 }
 
 // start runs the command. The calling goroutine must be locked to its thread until

@@ -2,7 +2,9 @@ package hostprocess
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
 )
 
@@ -62,6 +65,26 @@ func TestExecutor_RunsAsAUserWithItsGroup(t *testing.T) {
 			assert.Equal(t, tc.want, g.shell(t, id, "echo $(id -u) $(id -g)"))
 		})
 	}
+}
+
+// The user of a container can open its streams by name, as programs do that log to a file.
+func TestExecutor_UserOpensItsStreams(t *testing.T) {
+	g := rootRig(t)
+	cfg, path := embeddedtest.WithLogs(t, embeddedtest.PodConfig("p"))
+	user := secured(&v1.LinuxContainerSecurityContext{RunAsUser: &v1.Int64Value{Value: 54321}})
+	id := g.Start(t, g.RunPod(t, cfg), user, "sh", "-c", "echo out > /dev/stdout; echo err > /dev/stderr; exec sleep 1000")
+	assert.Equal(t, "out\nerr", g.shell(t, id, "echo out > /dev/stdout; echo err > /dev/stderr"))
+	for name, tty := range map[string]bool{"pipes": false, "terminal": true} {
+		var stdout bytes.Buffer
+		stdin, end := io.Pipe()
+		code, err := g.ExecStreams(t.Context(), id, embedded.Exec{
+			Cmd: []string{"sh", "-c", "true < /dev/stdin && echo out > /dev/stdout"}, IO: embedded.IO{Stdin: stdin, Stdout: &stdout, TTY: tty},
+		})
+		require.NoError(t, errors.Join(err, end.Close()), name)
+		assert.Zero(t, code, name)
+		assert.Equal(t, "out", strings.TrimSpace(stdout.String()), name)
+	}
+	assert.ElementsMatch(t, []string{"stdout F out", "stderr F err"}, embeddedtest.ReadLog(t, path))
 }
 
 func TestExecutor_NoNewPrivileges(t *testing.T) {
