@@ -125,9 +125,13 @@ func (p *process) tick() {
 	}
 }
 
+// maxDueLines bounds how many lines of repeated output are printed at once: the others are due
+// still. A client may have held it up for long, or it is repeated faster than it can be printed.
+const maxDueLines = 1000
+
 // takeLines returns the lines that are due, once. The caller holds mu.
 func (p *process) takeLines(now time.Duration) (due []OutputLine) {
-	for p.nextLine() <= now {
+	for p.nextLine() <= now && (p.line > 0 || len(due) < maxDueLines) {
 		due = append(due, p.script.Output[p.line])
 		p.line++
 		if p.line == len(p.script.Output) && p.script.OutputEvery > 0 {

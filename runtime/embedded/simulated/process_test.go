@@ -51,6 +51,17 @@ func TestProcess_PlannedExit(t *testing.T) {
 	assert.Equal(t, time.Duration(11), p.nextLine())
 }
 
+// Output that is repeated faster than it is printed takes no more memory for that.
+func TestProcess_TakesLinesThatAreLateInParts(t *testing.T) {
+	p := &process{script: Script{Output: []OutputLine{{Text: "a"}, {Text: "b"}}, OutputEvery: time.Microsecond}}
+	for round := range 3 {
+		assert.Len(t, p.takeLines(time.Second), maxDueLines)
+		assert.Equal(t, time.Duration(round+1)*maxDueLines/2*time.Microsecond, p.nextLine())
+	}
+	p = &process{script: Script{Output: make([]OutputLine, 3*maxDueLines)}}
+	assert.Len(t, p.takeLines(time.Second), 3*maxDueLines, "what is printed once is not left")
+}
+
 func TestProcess_PrintsToItsStreams(t *testing.T) {
 	for name, tc := range map[string]struct {
 		line        OutputLine
