@@ -102,8 +102,8 @@ func (p *process) readStdin(ctx context.Context, sio embedded.IO) {
 	}()
 }
 
-// interpret runs a command until it ends, ctx is done, or the container ends. Its input may have no end.
-func (p *process) interpret(ctx context.Context, read func(context.Context, embedded.IO) (int32, error), sio embedded.IO) (int32, error) {
+// command runs a command until it ends, ctx is done, or the container ends, which kills it.
+func (p *process) command(ctx context.Context, run func(context.Context) (int32, error)) (int32, error) {
 	const killed = 128 + int32(syscall.SIGKILL)
 	containerCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -119,24 +119,30 @@ func (p *process) interpret(ctx context.Context, read func(context.Context, embe
 		defer p.mu.Unlock()
 		delete(p.closers, command)
 	}()
+	code, err := run(containerCtx)
+	if err != nil && containerCtx.Err() != nil && ctx.Err() == nil {
+		return killed, nil
+	}
+	return code, err
+}
+
+// interpret runs a command that reads its input, which may have no end, until it ends or ctx is done.
+func interpret(ctx context.Context, read func(context.Context, embedded.IO) (int32, error), sio embedded.IO) (int32, error) {
 	type result struct {
 		code int32
 		err  error
 	}
 	ended := make(chan result, 1)
 	go func() {
-		code, err := read(containerCtx, sio)
+		code, err := read(ctx, sio)
 		ended <- result{code, err}
 	}()
 	select {
 	case r := <-ended:
 		return r.code, r.err
-	case <-containerCtx.Done():
-	}
-	if ctx.Err() != nil {
+	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	return killed, nil
 }
 
 // closeFunc is an io.Closer of a function.

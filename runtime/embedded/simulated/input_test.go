@@ -90,6 +90,23 @@ func TestExecutor_ExecReadsInput(t *testing.T) {
 	assert.Equal(t, "hello\r\n", out.String())
 }
 
+// A command ends with its container.
+func TestExecutor_ExecEndsWithTheContainer(t *testing.T) {
+	for name, annotation := range map[string]string{"a command": "", "a delay": "sim.sublet.dev/exec-delay: 1h"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t, Config{})
+				id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p", annotation)), nil, "sleep", "60")
+				began := time.Now()
+				r, err := g.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", "3600"}})
+				require.NoError(t, err)
+				assert.EqualValues(t, 137, r.GetExitCode())
+				assert.Equal(t, time.Minute, time.Since(began))
+			})
+		})
+	}
+}
+
 // A command whose input has no end ends with its caller, and with the container.
 func TestExecutor_ExecWaitsForInput(t *testing.T) {
 	for _, command := range []string{"sh", "cat"} {

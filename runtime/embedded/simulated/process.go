@@ -239,25 +239,27 @@ func (p *process) Exec(ctx context.Context, e embedded.Exec) (int32, error) {
 	p.execs++
 	p.mu.Unlock()
 	if p.script.ExecExitCodes != nil || p.script.ExecOutput != "" || p.script.ExecDelay > 0 {
-		if err := sleep.For(ctx, p.script.ExecDelay); err != nil {
-			return 0, err
-		}
-		if p.script.ExecOutput != "" {
-			printLine(e.IO, OutputLine{Text: p.script.ExecOutput})
-		}
-		return byAttempt(p.script.ExecExitCodes, n), nil
+		return p.command(ctx, func(ctx context.Context) (int32, error) {
+			if err := sleep.For(ctx, p.script.ExecDelay); err != nil {
+				return 0, err
+			}
+			if p.script.ExecOutput != "" {
+				printLine(e.IO, OutputLine{Text: p.script.ExecOutput})
+			}
+			return byAttempt(p.script.ExecExitCodes, n), nil
+		})
 	}
 	if sig, ok := killsInit(e.Cmd); ok {
 		return 0, p.Signal(sig)
 	}
 	if read := interpreter(e.Cmd); read != nil && e.Stdin != nil {
-		return p.interpret(ctx, read, e.IO)
+		return p.command(ctx, func(ctx context.Context) (int32, error) { return interpret(ctx, read, e.IO) })
 	}
 	script, ok := compile(e.Cmd)
 	if !ok {
 		return 127, nil
 	}
-	return play(ctx, script, e.IO)
+	return p.command(ctx, func(ctx context.Context) (int32, error) { return play(ctx, script, e.IO) })
 }
 
 // killsInit parses kill [-SIGNAL] 1.
