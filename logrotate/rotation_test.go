@@ -205,6 +205,28 @@ func TestLogRoot_ReadOnlyDirectory(t *testing.T) {
 	assert.Zero(t, w.reopens)
 }
 
+// What a container puts in place of a rotated log is neither waited for nor read.
+func TestLogRoot_PackReadsRegularFilesOnly(t *testing.T) {
+	w := newWriter(t)
+	root := w.root(t)
+	require.NoError(t, unix.Mkfifo(filepath.Join(w.dir, past), 0o600))
+	require.NoError(t, os.MkdirAll(filepath.Join(w.dir, "ns_other_u2/app"), 0o700))
+	w.put(t, "ns_other_u2/app/0.log", "of another pod", 0o600)
+	link := logOf + ".20260102-000000.000000000"
+	require.NoError(t, os.Symlink("../../ns_other_u2/app/0.log", filepath.Join(w.dir, link)))
+	for _, name := range []string{past, link} {
+		packed := make(chan error, 1)
+		go func() { packed <- root.pack(t.Context(), name, name+unfinished, 0o600) }()
+		select {
+		case err := <-packed:
+			require.ErrorContains(t, err, "not a regular file", name)
+		case <-time.After(10 * time.Second):
+			require.FailNow(t, "it waits for a writer")
+		}
+		assert.NoFileExists(t, filepath.Join(w.dir, name+unfinished))
+	}
+}
+
 // Compression leaves no file open, and creates none without an original.
 func TestLogRoot_PackClosesFiles(t *testing.T) {
 	w := newWriter(t)
