@@ -80,6 +80,29 @@ func TestRuntime_ReadLog_ClosesLog(t *testing.T) {
 	assert.Equal(t, 1, log.closed)
 }
 
+// panicking is a log that has nothing, and panics when it is closed during a Read.
+type panicking struct{ closed chan struct{} }
+
+func (p panicking) Read([]byte) (int, error) {
+	<-p.closed
+	return 0, io.EOF
+}
+
+func (p panicking) Close() error {
+	defer close(p.closed)
+	panic("the log is being read")
+}
+
+// AG-9: a client that disconnects has the log closed, whose panic ends nothing else.
+func TestRuntime_ReadLog_PanicInClose(t *testing.T) {
+	log := panicking{make(chan struct{})}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	disconnected := errors.New("client is gone")
+	cancel(disconnected)
+	err := newTestRuntime(t, logging{memory: newMemory(), log: log}).ReadLog(ctx, newTestPod("web"), "c", &corev1.PodLogOptions{}, io.Discard, nil)
+	require.ErrorIs(t, err, disconnected)
+}
+
 // The output of a command is cut, and what it has written so far is returned if it takes too
 // long.
 func TestRuntime_Exec_Output(t *testing.T) {

@@ -34,7 +34,9 @@ func (r *Runtime) ReadLog(ctx context.Context, pod *corev1.Pod, container string
 		if log == nil {
 			return errors.New("read log: the provider returned no log")
 		}
-		stop := context.AfterFunc(ctx, func() { _ = log.Close() }) // a Read may block
+		stop := context.AfterFunc(ctx, func() { // a Read may block
+			safe.Do(r.cfg.Logger, "close log", func() { _ = log.Close() })
+		})
 		_, err = io.Copy(stdout, log)
 		if stop() {
 			_ = log.Close()
