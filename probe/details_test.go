@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -145,4 +146,36 @@ func TestNew_DialPanics(t *testing.T) {
 	cancel()
 	require.NoError(t, m.Run(ctx))
 	require.ErrorContains(t, m.Run(ctx), "Run was called twice")
+}
+
+// PB-1: a server that speaks nothing but HTTP/2 over TLS is asked in it, with a connection for
+// each run.
+func TestHTTPProbe_HTTP2(t *testing.T) {
+	var asked []string
+	closed := make(chan struct{}, 2)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Proto+" "+r.Host)
+	}))
+	srv.EnableHTTP2 = true
+	srv.Config.Protocols = &http.Protocols{}
+	srv.Config.Protocols.SetHTTP2(true)
+	srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateClosed {
+			closed <- struct{}{}
+		}
+	}
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	m, err := New(Config{PodCache: newNode()})
+	require.NoError(t, err)
+	host, port, err := net.SplitHostPort(srv.Listener.Addr().String())
+	require.NoError(t, err)
+	h := corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+		Scheme: corev1.URISchemeHTTPS, Host: host, Port: intstr.Parse(port), HTTPHeaders: []corev1.HTTPHeader{{Name: "Host", Value: "shop.example"}},
+	}}
+	for range 2 {
+		assert.Equal(t, succeeded(), m.handle(t.Context(), target{spec: &corev1.Probe{ProbeHandler: h}, container: &corev1.Container{}}))
+		<-closed
+	}
+	assert.Equal(t, []string{"HTTP/2.0 shop.example", "HTTP/2.0 shop.example"}, asked)
 }

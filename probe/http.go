@@ -20,12 +20,14 @@ const maxRedirects = 10
 
 // newHTTPClient returns the client of all HTTP probes. Each run makes a connection of its
 // own, because whether that succeeds is a part of the result. Certificates of pods are
-// not verified, as nodes have no CA for them, and proxies are not used.
+// not verified, as nodes have no CA for them, and proxies are not used. HTTPS servers may have
+// nothing but HTTP/2, which is off by default for a transport with a TLS configuration.
 func newHTTPClient(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext:            dial,
 			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+			ForceAttemptHTTP2:      true,
 			DisableKeepAlives:      true,
 			DisableCompression:     true,
 			MaxResponseHeaderBytes: 64 << 10,
