@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -224,4 +225,27 @@ func TestMount_RejectsInvalidVolumes(t *testing.T) {
 		require.ErrorContains(t, err, name)
 	}
 	require.ErrorContains(t, e.Unmount(t.Context(), types.UID("../x")), "invalid UID")
+}
+
+// What a driver writes when it publishes a volume once more gets the fsGroup, as before.
+func TestMount_RepublishedFilesGetTheGroup(t *testing.T) {
+	e := newEnv(t, nil)
+	yes, group := true, int64(os.Getegid())
+	e.csi = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{RequiresRepublish: &yes}}
+	pod := newPod("1")
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+	v := e.volumeOf(pod, "v")
+	e.mounted(v)
+	path := filepath.Join(e.driver.VolumeDir("v"), "data", "token")
+	e.driver.SetAfter(func(_ context.Context, method string, _ any) error {
+		if method == "NodePublishVolume" {
+			return os.WriteFile(path, nil, 0o600)
+		}
+		return nil
+	})
+	e.mounted(v)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o660), info.Mode().Perm())
+	e.unmounted(pod)
 }

@@ -277,7 +277,10 @@ func (m *Manager) republish(ctx context.Context, o *operation) error {
 			return fmt.Errorf("volume is not attached: %w", err)
 		}
 	}
-	return m.publish(ctx, o)
+	if err := m.publish(ctx, o); err != nil {
+		return err
+	}
+	return m.applyGroup(ctx, o) // the driver may have written new files
 }
 
 // applyGroup gives the files to the fsGroup of the pod, as the CSIDriver wants it.
