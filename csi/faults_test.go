@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -247,5 +248,25 @@ func TestMount_RepublishedFilesGetTheGroup(t *testing.T) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o660), info.Mode().Perm())
+	e.unmounted(pod)
+}
+
+// A driver that knows what is used of a volume, but not how large it is, is reported. A volume in the
+// spec of a pod has no staging path.
+func TestStats_InlineVolumeWithoutCapacity(t *testing.T) {
+	e := newEnv(t, nil)
+	pod := newPod("1")
+	e.mounted(volume.DriverVolume{Pod: pod, Source: "csi", Objects: e, Volume: &corev1.Volume{
+		Name: "scratch", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: csitest.Name}},
+	}})
+	id := volumeID{driver: csitest.Name, handle: inlineHandle("1", "scratch"), name: "scratch"}
+	require.NoError(t, e.measure(t.Context(), id))
+	r, ok := e.driver.Calls("NodeGetVolumeStats")[0].Request.(*spec.NodeGetVolumeStatsRequest)
+	require.True(t, ok)
+	assert.Empty(t, r.GetStagingTargetPath())
+	e.keepStats(id, "1", Stats{At: time.Now(), Used: 7})
+	assert.Equal(t, uint64(7), e.VolumeUsage("1")["scratch"].UsedBytes)
+	e.keepStats(id, "1", Stats{At: time.Now()})
+	assert.Empty(t, e.VolumeUsage("1"), "nothing is known")
 	e.unmounted(pod)
 }

@@ -49,7 +49,7 @@ func (m *Manager) Stats(uid types.UID) map[string]Stats {
 func (m *Manager) VolumeUsage(uid types.UID) map[string]runtime.FSUsage {
 	out := map[string]runtime.FSUsage{}
 	for name, s := range m.Stats(uid) {
-		if s.Capacity == 0 {
+		if s.Capacity == 0 && s.Used == 0 && s.Inodes == 0 && s.InodesUsed == 0 {
 			continue // a driver that reports the health alone
 		}
 		out[name] = runtime.FSUsage{
@@ -82,7 +82,7 @@ func (m *Manager) measure(ctx context.Context, id volumeID) error {
 
 func (m *Manager) measureFor(ctx context.Context, c *client, id volumeID, uid types.UID) error {
 	target, staging := m.paths.target(uid, &id), ""
-	if c.can[canStage] {
+	if c.can[canStage] && !m.isInline(id, uid) {
 		_, staging = m.paths.staging(&id)
 	}
 	stats := Stats{At: time.Now()}
@@ -106,6 +106,14 @@ func (m *Manager) measureFor(ctx context.Context, c *client, id volumeID, uid ty
 	}
 	m.keepStats(id, uid, stats)
 	return nil
+}
+
+// isInline reports whether a volume is in the spec of its pod: such a volume is never staged.
+func (m *Manager) isInline(id volumeID, uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.volumes[id]
+	return s != nil && s.users[uid] != nil && s.users[uid].entry.Lifecycle == ephemeral
 }
 
 func (s *Stats) setUsage(usage []*spec.VolumeUsage) {
