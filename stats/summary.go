@@ -284,7 +284,7 @@ func startOf(pod *corev1.Pod, name string) metav1.Time {
 	if pod == nil {
 		return metav1.Time{}
 	}
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses} {
 		for i := range list {
 			if list[i].Name == name && list[i].State.Running != nil {
 				return list[i].State.Running.StartedAt

@@ -286,3 +286,13 @@ func TestNew_NodeCgroup(t *testing.T) {
 	_, err := New(Config{NodeCgroup: "/node"})
 	require.NoError(t, err)
 }
+
+// Ephemeral containers have a start time, too.
+func TestSummarize_StartOfEphemeralContainer(t *testing.T) {
+	at := metav1.NewTime(time.Unix(1_700_000_000, 0))
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}, Status: corev1.PodStatus{EphemeralContainerStatuses: []corev1.ContainerStatus{
+		{Name: "debug", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at}}},
+	}}}
+	u := &runtime.NodeUsage{Pods: []runtime.PodUsage{{UID: "a", Containers: []runtime.ContainerUsage{{Name: "debug", Running: true}}}}}
+	assert.Equal(t, at, Summarize("edge-1", at.Time, u, []*corev1.Pod{pod}).Pods[0].Containers[0].StartTime)
+}
