@@ -62,7 +62,7 @@ func (c *containers) Collect(ch chan<- prometheus.Metric) {
 		c.machineMemory.value(ch, time.Time{}, capacity.Memory().AsApproximateFloat64())
 	}
 	s, err := c.Summary()
-	c.failed.value(ch, time.Time{}, boolValue(err != nil))
+	c.failed.value(ch, time.Time{}, boolValue(err != nil || s.Incomplete != nil))
 	if err != nil {
 		return
 	}

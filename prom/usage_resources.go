@@ -41,7 +41,7 @@ func (r *resources) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (r *resources) Collect(ch chan<- prometheus.Metric) {
 	s, err := r.Summary()
-	r.failed.value(ch, time.Time{}, boolValue(err != nil))
+	r.failed.value(ch, time.Time{}, boolValue(err != nil || s.Incomplete != nil))
 	if err != nil {
 		return
 	}

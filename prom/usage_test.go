@@ -172,6 +172,20 @@ func TestRegisterUsage_Failure(t *testing.T) {
 	assert.Equal(t, []string{"container_scrape_error 1"}, series(t, containers, "container_scrape_error"))
 }
 
+// If the runtime does not report its containers, that is a failure, and what is known is there.
+func TestRegisterUsage_IncompleteSummary(t *testing.T) {
+	u := measured()
+	summary, _ := u.Summary()
+	summary.Incomplete = errors.New("x")
+	u.Summary = func() (stats.Summary, error) { return summary, nil }
+	resources, containers := prometheus.NewRegistry(), prometheus.NewRegistry()
+	require.NoError(t, prom.RegisterResources(resources, u))
+	require.NoError(t, prom.RegisterContainers(containers, u))
+	assert.Equal(t, []string{"resource_scrape_error 1"}, series(t, resources, "resource_scrape_error"))
+	assert.NotEmpty(t, series(t, resources, "node_cpu_usage_seconds_total"))
+	assert.Equal(t, []string{"container_scrape_error 1"}, series(t, containers, "container_scrape_error"))
+}
+
 func TestRegisterUsage_RejectsInvalidArguments(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	u := measured()

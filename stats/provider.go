@@ -153,16 +153,21 @@ func New(cfg Config) (*Provider, error) {
 // error means that neither memory, processes nor the file system of the node could be
 // measured. The caller owns the result.
 func (p *Provider) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error) {
-	var u runtime.NodeUsage
+	u, _, err := p.usage(ctx, since)
+	return u, err
+}
+
+// usage is Usage that returns the error of the runtime, too.
+func (p *Provider) usage(ctx context.Context, since time.Time) (u runtime.NodeUsage, runtimeErr, err error) {
 	pods := p.cfg.Pods()
-	containers, err := p.containers(ctx)
-	errs := append(p.node(ctx, &u), err) // the node last, because the runtime may take long
+	containers, runtimeErr := p.containers(ctx)
+	errs := append(p.node(ctx, &u), runtimeErr) // the node last, because the runtime may take long
 	u.Pods = make([]runtime.PodUsage, 0, len(pods))
 	for i := range pods {
 		u.Pods = append(u.Pods, p.pod(&u, &pods[i], containers[pods[i].Pod.UID], since))
 	}
 	p.forget(pods)
-	return u, p.sum(&u, errs)
+	return u, runtimeErr, p.sum(&u, errs)
 }
 
 // NodeUsage measures the node without its pods. It takes some microseconds, and calls the

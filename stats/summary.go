@@ -19,6 +19,10 @@ import (
 type Summary struct {
 	Node NodeStats  `json:"node"`
 	Pods []PodStats `json:"pods"`
+
+	// Incomplete says why the usage of single containers is not there, because the runtime did
+	// not report it; nil if it did.
+	Incomplete error `json:"-"`
 }
 
 // The parts of a Summary. A nil value is unknown.
@@ -151,11 +155,12 @@ func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.
 	counting, cancel := context.WithTimeout(ctx, summaryWait)
 	p.RefreshDiskUsage(counting, time.Now().Add(-summaryAge))
 	cancel()
-	u, err := p.Usage(ctx, time.Time{})
+	u, incomplete, err := p.usage(ctx, time.Time{})
 	if err != nil {
 		return Summary{}, err
 	}
 	s := Summarize(nodeName, p.BootTime(), &u, pods)
+	s.Incomplete = incomplete
 	p.addVolumeFileSystems(&s)
 	if p.cfg.DriverVolumes != nil {
 		addDriverVolumes(&s, pods, p.cfg.DriverVolumes)

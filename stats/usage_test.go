@@ -296,3 +296,17 @@ func TestSummarize_StartOfEphemeralContainer(t *testing.T) {
 	u := &runtime.NodeUsage{Pods: []runtime.PodUsage{{UID: "a", Containers: []runtime.ContainerUsage{{Name: "debug", Running: true}}}}}
 	assert.Equal(t, at, Summarize("edge-1", at.Time, u, []*corev1.Pod{pod}).Pods[0].Containers[0].StartTime)
 }
+
+// A Summary says that the runtime did not report its containers.
+func TestProvider_IncompleteSummary(t *testing.T) {
+	p, err := New(Config{Proc: testProc(), Cgroups: fstest.MapFS{}, ContainerStats: containerStats(nil)})
+	require.NoError(t, err)
+	s, err := p.Summary(t.Context(), "edge-1", nil)
+	require.NoError(t, err)
+	require.EqualError(t, s.Incomplete, "container stats: runtime is down")
+	assert.NotNil(t, s.Node.Memory)
+	p.cfg.ContainerStats = containerStats{}
+	s, err = p.Summary(t.Context(), "edge-1", nil)
+	require.NoError(t, err)
+	require.NoError(t, s.Incomplete)
+}
