@@ -106,6 +106,7 @@ type Provider struct {
 	counts    map[types.UID]*podCount     // the suspended counts; used only with the slot of counting
 	rates     map[string]runtime.CPUUsage // by cgroup: the sample from which the next rate is computed
 	imageDirs imageDirs
+	imageUse  imageUse
 	asked     time.Time // time of the last RefreshDiskUsage
 }
 

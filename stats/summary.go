@@ -38,7 +38,8 @@ type (
 		Runtime   *RuntimeStats `json:"runtime,omitempty"`
 		Rlimit    *RlimitStats  `json:"rlimit,omitempty"`
 	}
-	// RuntimeStats is the usage of the file systems of the container runtime.
+	// RuntimeStats is the usage of the file systems of the container runtime. UsedBytes and
+	// InodesUsed are those of its images and layers, not of the file systems.
 	RuntimeStats struct {
 		ImageFS     *FSStats `json:"imageFs,omitempty"`
 		ContainerFS *FSStats `json:"containerFs,omitempty"`
@@ -161,6 +162,9 @@ func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.
 	}
 	s := Summarize(nodeName, p.BootTime(), &u, pods)
 	s.Incomplete = incomplete
+	if incomplete == nil { // a runtime that hangs is not asked a second time
+		p.addImageUsage(ctx, &s)
+	}
 	p.addVolumeFileSystems(&s)
 	if p.cfg.DriverVolumes != nil {
 		addDriverVolumes(&s, pods, p.cfg.DriverVolumes)
@@ -204,8 +208,8 @@ func claimsOf(pod *corev1.Pod) map[string]*PVCReference {
 
 // Summarize converts a measurement to a Summary. bootTime is the start time of the node;
 // those of pods and containers come from the statuses in pods. Volumes that are Uncounted have only
-// what is used of them, because u does not have their file systems. It is pure. The result
-// shares values with u.
+// what is used of them, because u does not have their file systems, and the file systems of the
+// runtime have all but what it uses of them. It is pure. The result shares values with u.
 func Summarize(nodeName string, bootTime time.Time, u *runtime.NodeUsage, pods []*corev1.Pod) Summary {
 	s := Summary{
 		Node: NodeStats{
@@ -218,7 +222,7 @@ func Summarize(nodeName string, bootTime time.Time, u *runtime.NodeUsage, pods [
 	if psi := psiStats(u.IOPressure); psi != nil {
 		s.Node.IO = &IOStats{Time: metav1.NewTime(u.IOPressure.At), PSI: psi}
 	}
-	if images, layers := fsStats(u.ImageFS), fsStats(u.ContainerFS); images != nil || layers != nil {
+	if images, layers := unusedStats(u.ImageFS), unusedStats(u.ContainerFS); images != nil || layers != nil {
 		s.Node.Runtime = &RuntimeStats{ImageFS: images, ContainerFS: layers}
 	}
 	if !u.Pids.At.IsZero() {
