@@ -36,6 +36,12 @@ type Devices interface {
 	Devices() map[corev1.ResourceName][]devices.Device
 }
 
+// noDevices are those of a node without device plugins.
+type noDevices struct{}
+
+func (noDevices) Allocations(types.UID) []devices.Allocation        { return nil }
+func (noDevices) Devices() map[corev1.ResourceName][]devices.Device { return nil }
+
 // CPUs knows which CPUs containers have for themselves. *cpumanager.Manager does.
 type CPUs interface {
 	CPUs(uid types.UID, container string) topology.Set
@@ -47,14 +53,14 @@ type Claims interface {
 	DynamicResources(pod *corev1.Pod, container *corev1.Container) []*api.DynamicResource
 }
 
-// Config describes a Server. All fields but CPUs, Claims and Logger are required.
+// Config describes a Server. Path and Pods are required.
 type Config struct {
 	// Path is the absolute path of the socket. Its directory is created with mode 0700 if
 	// it is missing. Clients usually expect /var/lib/kubelet/pod-resources/kubelet.sock.
 	Path string
 	// Pods returns the pods of the node with their statuses. They are read-only.
 	Pods    func() []*corev1.Pod
-	Devices Devices
+	Devices Devices      // default: there are no devices of plugins
 	CPUs    CPUs         // default: no container has CPUs for itself
 	Claims  Claims       // default: no container has devices by ResourceClaims
 	Logger  *slog.Logger // default: discard
@@ -80,11 +86,11 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Pods == nil {
 		errs = append(errs, errors.New("podresources: Config.Pods: required"))
 	}
-	if cfg.Devices == nil {
-		errs = append(errs, errors.New("podresources: Config.Devices: required"))
-	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
+	}
+	if cfg.Devices == nil {
+		cfg.Devices = noDevices{}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

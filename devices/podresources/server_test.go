@@ -136,7 +136,7 @@ func TestServer_LimitsRequests(t *testing.T) {
 
 func TestNew_ReportsAllErrors(t *testing.T) {
 	_, err := podresources.New(podresources.Config{Path: "relative"})
-	for _, want := range []string{"Config.Path", "Config.Pods", "Config.Devices"} {
+	for _, want := range []string{"Config.Path", "Config.Pods"} {
 		require.ErrorContains(t, err, want)
 	}
 	_, err = podresources.New(podresources.Config{Path: "/" + strings.Repeat("x", 107), Pods: func() []*corev1.Pod { return nil }, Devices: fakeDevices{}})
@@ -188,13 +188,17 @@ func (f fakeClaims) DynamicResources(p *corev1.Pod, c *corev1.Container) []*api.
 	}}}}
 }
 
+// Neither ResourceClaims nor a node without any device need device plugins.
 func TestServer_ReportsResourceClaims(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	p := pod("p", corev1.PodRunning, "main", "other")
 	p.Spec.InitContainers = []corev1.Container{{Name: "monitor", RestartPolicy: &always}}
 	c := serve(t, podresources.Config{
-		Pods: func() []*corev1.Pod { return []*corev1.Pod{p} }, Devices: fakeDevices{}, Claims: fakeClaims{"p/main": "a", "p/monitor": "b"},
+		Pods: func() []*corev1.Pod { return []*corev1.Pod{p} }, Claims: fakeClaims{"p/main": "a", "p/monitor": "b"},
 	})
+	all, err := c.GetAllocatableResources(t.Context(), &api.AllocatableResourcesRequest{})
+	require.NoError(t, err)
+	require.Empty(t, all.GetDevices())
 	list, err := c.List(t.Context(), &api.ListPodResourcesRequest{})
 	require.NoError(t, err)
 	got := map[string]string{}

@@ -18,14 +18,13 @@ type deviceFlags struct{ pluginDir, resourcesSocket string }
 
 func (f *deviceFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.pluginDir, "device-plugin-dir", "", "directory in which device plugins register, usually /var/lib/kubelet/device-plugins; without it there are none")
-	fs.StringVar(&f.resourcesSocket, "pod-resources-socket", "", "socket of the pod resources API, usually /var/lib/kubelet/pod-resources/kubelet.sock; needs -device-plugin-dir")
+	fs.StringVar(&f.resourcesSocket, "pod-resources-socket", "", "socket of the pod resources API, usually /var/lib/kubelet/pod-resources/kubelet.sock; without it the API is not served")
 }
 
 func (f *deviceFlags) check(fail func(bad bool, format string, args ...any)) {
 	for name, path := range map[string]string{"device-plugin-dir": f.pluginDir, "pod-resources-socket": f.resourcesSocket} {
 		fail(path != "" && !filepath.IsAbs(path), "-%s %q: must be an absolute path", name, path)
 	}
-	fail(f.resourcesSocket != "" && f.pluginDir == "", "-pod-resources-socket needs -device-plugin-dir: without plugins there are no devices")
 }
 
 // manager returns what allocates devices, nil without plugins.
@@ -36,23 +35,32 @@ func (f *deviceFlags) manager(rootDir string, nodes topology.Set, log *slog.Logg
 	return devices.New(devices.Config{StateFile: filepath.Join(rootDir, "devices.json"), NUMANodes: nodes, Logger: log})
 }
 
-// options returns what gives pods the devices of plugins. claims, which is called when the agent
-// is made, returns what has those of ResourceClaims, nil without.
-func (f *deviceFlags) options(m *devices.Manager, cpus *cpumanager.Manager, claims func() podresources.Claims, log *slog.Logger) []agent.Option {
-	opts := []agent.Option{
+// options returns what gives pods the devices of plugins.
+func (f *deviceFlags) options(m *devices.Manager, log *slog.Logger) []agent.Option {
+	return []agent.Option{
 		agent.WithInjector(m),
 		agent.WithRunner("device plugins", func(*agent.Components) (agent.Runner, error) {
 			return deviceplugin.New(deviceplugin.Config{Dir: f.pluginDir, Devices: m, Logger: log})
 		}),
 	}
+}
+
+// podResources returns what serves the pod resources API, also on a node without devices, as a
+// kubelet does. m and cpus are nil without device plugins, and without CPUs for containers.
+// claims, which is called when the agent is made, returns what has the devices of
+// ResourceClaims, nil without.
+func (f *deviceFlags) podResources(m *devices.Manager, cpus *cpumanager.Manager, claims func() podresources.Claims, log *slog.Logger) []agent.Option {
 	if f.resourcesSocket == "" {
-		return opts
+		return nil
 	}
-	return append(opts, agent.WithRunner("pod resources", func(c *agent.Components) (agent.Runner, error) {
-		cfg := podresources.Config{Path: f.resourcesSocket, Pods: c.StatusManager.Pods, Devices: m, Claims: claims(), Logger: log}
+	return []agent.Option{agent.WithRunner("pod resources", func(c *agent.Components) (agent.Runner, error) {
+		cfg := podresources.Config{Path: f.resourcesSocket, Pods: c.StatusManager.Pods, Claims: claims(), Logger: log}
+		if m != nil {
+			cfg.Devices = m
+		}
 		if cpus != nil {
 			cfg.CPUs = cpus
 		}
 		return podresources.New(cfg)
-	}))
+	})}
 }

@@ -60,10 +60,11 @@ func (f *topologyFlags) cpus(rootDir string, period time.Duration, log *slog.Log
 
 func detectTopology() (topology.Topology, error) { return topology.Detect(os.DirFS("/")) }
 
-// resourceOptions returns what gives pods devices, and CPUs for themselves.
+// resourceOptions returns what gives pods devices, and CPUs for themselves, and what serves which they have.
 func (f *flags) resourceOptions(plugins pluginDirs, log *slog.Logger) ([]agent.Option, error) {
+	claims := func() podresources.Claims { return f.dra.claims(plugins) }
 	if f.topology.cpuPolicy != cpuStatic && f.devices.pluginDir == "" {
-		return nil, nil
+		return f.devices.podResources(nil, nil, claims, log), nil
 	}
 	machine, err := detectTopology()
 	if err != nil && (f.topology.cpuPolicy == cpuStatic || f.topology.topologyPolicy != string(topology.None)) {
@@ -77,10 +78,10 @@ func (f *flags) resourceOptions(plugins pluginDirs, log *slog.Logger) ([]agent.O
 	if err != nil {
 		return nil, err
 	}
-	var opts []agent.Option
+	opts := f.devices.podResources(devices, cpus, claims, log)
 	var providers []topology.Provider
 	if devices != nil {
-		opts, providers = f.devices.options(devices, cpus, func() podresources.Claims { return f.dra.claims(plugins) }, log), append(providers, devices)
+		opts, providers = append(opts, f.devices.options(devices, log)...), append(providers, devices)
 	}
 	if cpus != nil {
 		providers = append(providers, cpus)
