@@ -353,7 +353,7 @@ func (m *Manager) reusable(pod *corev1.Pod, container string) topology.Set {
 
 // Release implements podsync.Releaser: it frees the CPUs of a pod whose containers have all
 // ended. The error means that the release could not be stored.
-func (m *Manager) Release(uid types.UID) error {
+func (m *Manager) Release(_ context.Context, uid types.UID) error {
 	if err := m.load(); err != nil {
 		return err
 	}

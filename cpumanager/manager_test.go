@@ -70,8 +70,8 @@ func TestManager_AssignsCPUs(t *testing.T) {
 		require.ErrorIs(t, err, cpumanager.ErrNotEnough)
 		require.ErrorContains(t, err, "CPUs of container c: too few exclusive CPUs are free: requested=1, available=0")
 
-		require.NoError(t, m.Release(two.UID))
-		require.NoError(t, m.Release(two.UID))
+		require.NoError(t, m.Release(t.Context(), two.UID))
+		require.NoError(t, m.Release(t.Context(), two.UID))
 		synctest.Wait()
 		require.Equal(t, []string{"old/c=0,2-3"}, rt.taken())
 		require.Equal(t, "2", inject(t, m, three))
@@ -134,7 +134,7 @@ func TestManager_ReservesAtAdmission(t *testing.T) {
 		require.Equal(t, "TopologyAffinityError", admitter.Admit(pod("rest", container("c", "1")), []*corev1.Pod{one, two}).Reason)
 		require.Equal(t, "2-3", inject(t, m, two))
 		require.Equal(t, "1", inject(t, m, one))
-		require.NoError(t, m.Release("two"))
+		require.NoError(t, m.Release(t.Context(), "two"))
 
 		removed := pod("removed", container("c", "2"))
 		require.True(t, admitter.Admit(removed, []*corev1.Pod{one}).Admitted)
@@ -180,7 +180,7 @@ func TestManager_MemoryAffinity(t *testing.T) {
 		i, err = m.Inject(t.Context(), more, &more.Spec.Containers[0], false)
 		require.NoError(t, err)
 		require.Equal(t, runtime.Cpuset{CPUs: "3"}, i.Cpuset, "the memory of the node of the CPU does not suffice")
-		require.NoError(t, m.Release("more"))
+		require.NoError(t, m.Release(t.Context(), "more"))
 		require.NoError(t, m.Reserve(more, &more.Spec.Containers[0], topology.NewSet(1)))
 		i, err = m.Inject(t.Context(), more, &more.Spec.Containers[0], false)
 		require.NoError(t, err)

@@ -64,7 +64,7 @@ func TestInject_ShrinksRunningContainers(t *testing.T) {
 		p := pod("p", container("c", "2"))
 		require.Equal(t, "3-4", inject(t, m, p))
 		rt.run(p, "3-4")
-		require.NoError(t, m.Release("first"))
+		require.NoError(t, m.Release(t.Context(), "first"))
 		synctest.Wait()
 		require.Empty(t, rt.taken())
 
@@ -166,7 +166,7 @@ func TestInject_GrowsWithoutReservation(t *testing.T) {
 		}{{"requested=4, available=3", 1}, {"requested=5, available=3", 2}} {
 			require.Equal(t, warned.times, strings.Count(log.String(), warned.message), "of each new resize once: %v", log)
 		}
-		require.NoError(t, m.Release("other"))
+		require.NoError(t, m.Release(t.Context(), "other"))
 		resize(m, "4", "1-4")
 		resize(m, "500m", "")
 		resize(m, "2", "")

@@ -360,7 +360,7 @@ func (m *Manager) PreStart(ctx context.Context, pod *corev1.Pod, container strin
 // Release frees the devices of a pod whose containers have all ended. The error means that
 // the release could not be stored; a restarted agent would still count the devices as
 // allocated until Release is called again.
-func (m *Manager) Release(uid types.UID) error {
+func (m *Manager) Release(_ context.Context, uid types.UID) error {
 	if err := m.load(); err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func TestInject_ContainersCreatedWithoutDevices(t *testing.T) {
 
 	_, err := injectInto(t, m, without, false)
 	require.ErrorIs(t, err, devices.ErrNotEnough, "created again it is not started without a device")
-	require.NoError(t, m.Release(other.UID))
+	require.NoError(t, m.Release(t.Context(), other.UID))
 	plugin.err = errors.New("busy")
 	require.Equal(t, "a0", inject(t, m, without))
 	require.ErrorContains(t, m.PreStart(t.Context(), without, "c"), "busy")
@@ -97,7 +97,7 @@ func TestInject_ContainersCreatedWithoutDevices(t *testing.T) {
 	got, err := injectInto(t, m, without, true)
 	require.NoError(t, err)
 	require.Equal(t, "a0", got, "it was stored")
-	require.NoError(t, m.Release(without.UID))
+	require.NoError(t, m.Release(t.Context(), without.UID))
 	uids, err := newManager(t, file).PodUIDs()
 	require.NoError(t, err)
 	require.Empty(t, uids)

@@ -156,7 +156,7 @@ func TestInject_AllocatesEachDeviceOnce(t *testing.T) {
 	_, err := m.Inject(t.Context(), three, &three.Spec.Containers[0], false)
 	require.ErrorIs(t, err, devices.ErrNotEnough)
 	require.ErrorContains(t, err, "container c: vendor.example/gpu: too few healthy devices are free: 1 requested, 0 free of 3")
-	require.NoError(t, m.Release(one.UID))
+	require.NoError(t, m.Release(t.Context(), one.UID))
 	require.Equal(t, "a", inject(t, m, three))
 }
 
@@ -312,7 +312,7 @@ func TestManager_SurvivesRestart(t *testing.T) {
 	require.ErrorContains(t, m.PreStart(t.Context(), one, "c"), "devices of container c: vendor.example/gpu: prepare a: reset failed")
 	require.NoError(t, m.PreStart(t.Context(), one, "other"))
 
-	require.NoError(t, m.Release(one.UID))
+	require.NoError(t, m.Release(t.Context(), one.UID))
 	m = newManager(t, file)
 	uids, err := m.PodUIDs()
 	require.NoError(t, err)
@@ -354,7 +354,7 @@ func TestManager_SurvivesDamagedState(t *testing.T) {
 				_, err = m.Inject(t.Context(), other, &other.Spec.Containers[0], false)
 				require.ErrorIs(t, err, devices.ErrStateLost, "either device could be the one in use")
 				require.ErrorContains(t, err, "default/running")
-				require.NoError(t, m.Release(running.UID))
+				require.NoError(t, m.Release(t.Context(), running.UID))
 				require.Equal(t, "a", inject(t, m, other))
 			})
 		})

@@ -90,7 +90,7 @@ func TestInject_ForgetsDevicesOfAFailedReplacement(t *testing.T) {
 	require.NoError(t, m.Update(gpu, &fake{err: errors.New("device is on fire")}, healthy("b")))
 	_, err := m.Inject(t.Context(), one, &one.Spec.Containers[0], false)
 	require.ErrorContains(t, err, "allocate b: device is on fire")
-	require.NoError(t, m.Release(one.UID))
+	require.NoError(t, m.Release(t.Context(), one.UID))
 	uids, err := newManager(t, file).PodUIDs()
 	require.NoError(t, err)
 	require.Empty(t, uids)

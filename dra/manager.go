@@ -248,8 +248,9 @@ func (m *Manager) HasUnreleased(pod *corev1.Pod) bool {
 }
 
 // Release implements podsync.Releaser: claims that no other pod uses are released by their
-// drivers. It blocks for as long as they take, within the CallTimeout for each.
-func (m *Manager) Release(uid types.UID) error {
+// drivers. It blocks for as long as they take, within the CallTimeout for each, or until ctx is
+// done. What is not released then is still stored, and is released by the next call.
+func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 	if err := m.load(); err != nil {
 		return err
 	}
@@ -264,21 +265,21 @@ func (m *Manager) Release(uid types.UID) error {
 	slices.SortFunc(used, func(a, b *claimState) int { return strings.Compare(string(a.UID), string(b.UID)) })
 	var errs []error
 	for _, c := range used {
-		if err := m.releaseClaim(c, uid); err != nil {
+		if err := m.releaseClaim(ctx, c, uid); err != nil {
 			errs = append(errs, fmt.Errorf("release ResourceClaim %s/%s: %w", c.Namespace, c.Name, err))
 		}
 	}
 	return errors.Join(append(errs, m.save())...)
 }
 
-func (m *Manager) releaseClaim(c *claimState, uid types.UID) error {
-	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.CallTimeout) //nolint:forbidigo // a release has no caller that waits
+func (m *Manager) releaseClaim(ctx context.Context, c *claimState, uid types.UID) error {
+	bounded, cancel := context.WithTimeout(ctx, m.cfg.CallTimeout)
 	defer cancel()
 	select {
 	case c.inUse <- struct{}{}:
 		defer func() { <-c.inUse }()
-	case <-ctx.Done():
-		return fmt.Errorf("another pod waits for its drivers: %w", ctx.Err())
+	case <-bounded.Done():
+		return fmt.Errorf("another pod waits for its drivers: %w", bounded.Err())
 	}
 	m.mu.Lock()
 	last := len(c.Pods) == 1 && c.Pods[0] == uid
@@ -295,7 +296,7 @@ func (m *Manager) releaseClaim(c *claimState, uid types.UID) error {
 		_ = m.save() // a full disk must not keep a pod from ending; Release reports it
 	}
 	for _, driver := range drivers {
-		if err := m.unprepare(context.WithoutCancel(ctx), driver, c); err != nil {
+		if err := m.unprepare(ctx, driver, c); err != nil {
 			return err
 		}
 	}

@@ -42,11 +42,11 @@ func TestManager_PreparesClaims(t *testing.T) {
 	m = newManager(t, file, fakeClaims{})
 	require.Equal(t, []string{"vendor.example/gpu=a", "vendor.example/link=0"}, inject(t, m, two, false), "without the driver and the API server")
 	register(t, m, p)
-	require.NoError(t, m.Release("one"))
+	require.NoError(t, m.Release(t.Context(), "one"))
 	require.Equal(t, []string{"unprepare b"}, d.taken(), "the other pod uses a")
-	require.NoError(t, m.Release("two"))
+	require.NoError(t, m.Release(t.Context(), "two"))
 	require.Equal(t, []string{"unprepare a"}, d.taken())
-	require.NoError(t, m.Release("two"))
+	require.NoError(t, m.Release(t.Context(), "two"))
 	require.Empty(t, d.taken())
 	require.Empty(t, stored(t, file))
 }
@@ -138,15 +138,15 @@ func TestManager_SurvivesBadDrivers(t *testing.T) {
 	require.Len(t, inject(t, m, p, false), 2)
 
 	d.answers("busy", nil)
-	require.ErrorContains(t, m.Release("p"), "release ResourceClaim lab/a: driver gpu.vendor.example: NodeUnprepareResources: busy")
+	require.ErrorContains(t, m.Release(t.Context(), "p"), "release ResourceClaim lab/a: driver gpu.vendor.example: NodeUnprepareResources: busy")
 	d.answers("", errHang)
-	require.ErrorContains(t, m.Release("p"), "no answer within 1s")
+	require.ErrorContains(t, m.Release(t.Context(), "p"), "no answer within 1s")
 	d.answers("", nil)
 	d.silent = true
-	require.ErrorContains(t, m.Release("p"), "it did not answer for the claim")
+	require.ErrorContains(t, m.Release(t.Context(), "p"), "it did not answer for the claim")
 	d.silent = false
-	require.NoError(t, m.Release("p"))
-	require.ErrorIs(t, m.Release("q"), dra.ErrNoDriver, "it may have been prepared by a process that was killed")
+	require.NoError(t, m.Release(t.Context(), "p"))
+	require.ErrorIs(t, m.Release(t.Context(), "q"), dra.ErrNoDriver, "it may have been prepared by a process that was killed")
 }
 
 // That a pod uses a claim is stored before the driver is asked: it is released also if the agent is killed meanwhile.
@@ -164,7 +164,7 @@ func TestManager_ReleasesWhatWasInterrupted(t *testing.T) {
 	register(t, m, p)
 	d.answers("", nil)
 	d.taken()
-	require.NoError(t, m.Release("one"))
+	require.NoError(t, m.Release(t.Context(), "one"))
 	require.Equal(t, []string{"unprepare a"}, d.taken())
 }
 
@@ -194,10 +194,10 @@ func TestManager_SharesClaims(t *testing.T) {
 	close(release)
 	require.NoError(t, <-first)
 	d.answers("", nil)
-	require.NoError(t, m.Release("one"))
+	require.NoError(t, m.Release(t.Context(), "one"))
 	require.Equal(t, []string{"prepare a"}, d.taken(), "two uses it")
 	require.Len(t, inject(t, m, two, false), 2)
-	require.NoError(t, m.Release("two"))
+	require.NoError(t, m.Release(t.Context(), "two"))
 }
 
 // During an upgrade of a driver the new one is called; when it goes, the other.
@@ -248,7 +248,7 @@ func TestInject_FailsWithoutDisk(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Dir(file), nil, 0o600)) // no directory
 	m = newManager(t, file, fakeClaims{"a": claim("a", gpuDriver)})
 	require.ErrorContains(t, injectErr(t, m, pod("p", "a")), "none is prepared until they can be")
-	require.ErrorContains(t, m.Release("p"), "cannot be read")
+	require.ErrorContains(t, m.Release(t.Context(), "p"), "cannot be read")
 }
 
 func TestNew_ChecksConfig(t *testing.T) {
@@ -296,7 +296,7 @@ func TestManager_PreparesClaimsAfterABoot(t *testing.T) {
 	register(t, m, plugin)
 	inject(t, m, p, false)
 	require.Empty(t, d.taken())
-	require.NoError(t, m.Release("one"))
+	require.NoError(t, m.Release(t.Context(), "one"))
 	require.Equal(t, []string{"unprepare a"}, d.taken())
 }
 

@@ -1,8 +1,10 @@
 package dra_test
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -29,7 +31,7 @@ func TestManager_PreparesAfterPartOfARelease(t *testing.T) {
 		m := start()
 		inject(t, m, pod("one", "a"), false)
 		second.answer = func(string, *api.Claim) (string, error) { return "", errors.New("busy") }
-		require.ErrorContains(t, m.Release("one"), "busy")
+		require.ErrorContains(t, m.Release(t.Context(), "one"), "busy")
 		require.Equal(t, []string{"prepare a", "unprepare a"}, first.taken())
 		second.answers("", nil)
 		if restarted {
@@ -48,7 +50,7 @@ func TestManager_ReleasesBeforeAnotherAllocation(t *testing.T) {
 	register(t, m, serve(t, d))
 	inject(t, m, pod("one", "a"), false)
 	d.answers("busy", nil)
-	require.Error(t, m.Release("one"))
+	require.Error(t, m.Release(t.Context(), "one"))
 	next := claim("a", gpuDriver)
 	next.Status.Allocation.Devices.Results = []resourcev1.DeviceRequestAllocationResult{{Request: "gpu", Driver: gpuDriver, Pool: "node", Device: "another"}}
 	claims["a"] = next
@@ -56,9 +58,46 @@ func TestManager_ReleasesBeforeAnotherAllocation(t *testing.T) {
 	d.taken()
 	require.ErrorContains(t, injectErr(t, m, pod("two", "a")), "not released yet")
 	require.Empty(t, d.taken())
-	require.NoError(t, m.Release("one"))
+	require.NoError(t, m.Release(t.Context(), "one"))
 	inject(t, m, pod("two", "a"), false)
 	require.Equal(t, []string{"unprepare a", "prepare a"}, d.taken())
+}
+
+// When the agent stops it does not wait for drivers. The next agent releases the claim, with all its drivers.
+func TestManager_ReleaseEndsWithItsContext(t *testing.T) {
+	file, first, second := stateFile(t), new(fakeDriver), new(fakeDriver)
+	claims := fakeClaims{"a": claim("a", gpuDriver, "z.example"), "b": claim("b", gpuDriver)}
+	firstPlugin, secondPlugin := serve(t, first), serve(t, second)
+	secondPlugin.Name = "z.example"
+	start := func() *dra.Manager {
+		m := newManager(t, file, claims)
+		register(t, m, firstPlugin)
+		register(t, m, secondPlugin)
+		return m
+	}
+	m := start()
+	inject(t, m, pod("one", "a", "b"), false)
+	ctx, cancel := context.WithCancel(t.Context())
+	second.answer = func(string, *api.Claim) (string, error) {
+		cancel()
+		return "", errHang
+	}
+	begun := time.Now()
+	err := m.Release(ctx, "one")
+	require.ErrorContains(t, err, "release ResourceClaim lab/a: driver z.example: NodeUnprepareResources: ")
+	require.ErrorContains(t, err, "release ResourceClaim lab/b: ")
+	require.Less(t, time.Since(begun), 30*time.Second, "the timeout of a call is a minute")
+	require.Equal(t, []string{"a", "b"}, stored(t, file))
+
+	m = start()
+	assert.True(t, m.HasUnreleased(pod("one", "a", "b")))
+	first.taken()
+	second.answers("", nil)
+	second.taken()
+	require.NoError(t, m.Release(t.Context(), "one"))
+	require.Equal(t, []string{"unprepare a", "unprepare b"}, first.taken())
+	require.Equal(t, []string{"unprepare a"}, second.taken())
+	require.Empty(t, stored(t, file))
 }
 
 func TestManager_HasUnreleased(t *testing.T) {
@@ -74,6 +113,6 @@ func TestManager_HasUnreleased(t *testing.T) {
 	m = newManager(t, file, claims)
 	assert.True(t, m.HasUnreleased(p), "after a restart")
 	register(t, m, serve(t, d))
-	require.NoError(t, m.Release("one"))
+	require.NoError(t, m.Release(t.Context(), "one"))
 	assert.False(t, m.HasUnreleased(p))
 }

@@ -64,7 +64,7 @@ func TestManager_ReportsDynamicResources(t *testing.T) {
 	require.NoError(t, os.Remove(file))
 	require.NoError(t, os.Rename(file+".away", file))
 	require.Equal(t, want, resources(restarted, p))
-	require.NoError(t, m.Release(p.UID))
+	require.NoError(t, m.Release(t.Context(), p.UID))
 	require.Empty(t, resources(m, p))
 }
 

@@ -1,6 +1,7 @@
 package podsync_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -23,8 +24,8 @@ type earlyReleaser struct {
 
 func (h *earlyReleaser) HasUnreleased(*corev1.Pod) bool { return h.unreleased }
 
-func (h *earlyReleaser) Release(uid types.UID) error {
-	err := h.injector.Release(uid)
+func (h *earlyReleaser) Release(ctx context.Context, uid types.UID) error {
+	err := h.injector.Release(ctx, uid)
 	if err == nil {
 		h.unreleased = false
 	}

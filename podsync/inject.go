@@ -176,11 +176,11 @@ func (s *Syncer) hasUnreleased(pod *corev1.Pod) (has bool) {
 }
 
 // releaseInjections frees what the Injectors have set aside for a pod.
-func (s *Syncer) releaseInjections(uid types.UID) error {
+func (s *Syncer) releaseInjections(ctx context.Context, uid types.UID) error {
 	var errs []error
 	for _, i := range s.cfg.Injectors {
 		if r, ok := i.(Releaser); ok {
-			errs = append(errs, safe.Call(s.cfg.Logger, "release what was injected", func() error { return r.Release(uid) }))
+			errs = append(errs, safe.Call(s.cfg.Logger, "release what was injected", func() error { return r.Release(ctx, uid) }))
 		}
 	}
 	return errors.Join(errs...)

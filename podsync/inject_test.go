@@ -50,7 +50,7 @@ func (i *injector) PreStart(_ context.Context, _ *corev1.Pod, container string) 
 	return i.err
 }
 
-func (i *injector) Release(uid types.UID) error {
+func (i *injector) Release(_ context.Context, uid types.UID) error {
 	i.trace = append(i.trace, "release "+string(uid))
 	return i.err
 }

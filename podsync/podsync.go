@@ -113,9 +113,10 @@ type PreStarter interface {
 }
 
 // Releaser is an Injector that sets something aside for a pod. Release is called after all
-// containers of the pod have ended, also more than once, and again after an error.
+// containers of the pod have ended, also more than once, and again after an error. It may block,
+// but ends when ctx is done, as it is when the agent stops; the next agent releases what is left.
 type Releaser interface {
-	Release(uid types.UID) error
+	Release(ctx context.Context, uid types.UID) error
 }
 
 // EarlyReleaser is a Releaser of something that others get once the pod has ended, such as devices that

@@ -60,7 +60,7 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, observed runtim
 		return s.removeAll(ctx, pod, final)
 	}
 	if !t.Drained && s.hasUnreleased(pod) { // others get it once the pod is reported as ended
-		if err := s.releaseInjections(pod.UID); err != nil {
+		if err := s.releaseInjections(ctx, pod.UID); err != nil {
 			s.emitOnce(ctx, pod, st, reasonCleanup, err)
 			return err
 		}
@@ -151,7 +151,7 @@ func (s *Syncer) releaseResources(ctx context.Context, uid types.UID) error {
 			errs = append(errs, fmt.Errorf("remove cgroup: %w", err))
 		}
 	}
-	errs = append(errs, s.releaseInjections(uid))
+	errs = append(errs, s.releaseInjections(ctx, uid))
 	return errors.Join(errs...)
 }
 
