@@ -75,8 +75,8 @@ func sendable(own *corev1.PodStatus) []corev1.PodCondition {
 	})
 }
 
-// isOfOthers reports whether another component has written the condition as base has it, and own
-// is what that was before: the reason of DisruptionTarget says whose it is.
+// isOfOthers reports whether base has a newer version of a condition that the node only copied from
+// another component. The reason of DisruptionTarget says whose it is.
 func isOfOthers(own, base *corev1.PodCondition) bool {
 	return own.Type == corev1.DisruptionTarget && own.Reason != corev1.PodReasonTerminationByKubelet && own.Reason != base.Reason
 }
