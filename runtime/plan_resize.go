@@ -1,6 +1,8 @@
 package runtime
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -26,10 +28,26 @@ func (p *planner) resize(c *corev1.Container, kind ContainerType, have *Containe
 		p.kill(have, ReasonResized, "its resources changed and its resize policy asks for a restart", p.grace)
 		p.start(c, kind, have.BackOffStep, ReasonResized)
 	default:
-		p.changes = append(p.changes, Action{
-			Type: UpdateResources, Container: c.Name, ContainerType: kind, ID: have.ID, Attempt: have.Attempt, Reason: ReasonResized,
-		})
+		update := Action{Type: UpdateResources, Container: c.Name, ContainerType: kind, ID: have.ID, Attempt: have.Attempt, Reason: ReasonResized}
+		if lowers(p.pod, c, have.Resources) {
+			p.changes = slices.Insert(p.changes, 0, update)
+		} else {
+			p.changes = append(p.changes, update)
+		}
 	}
+}
+
+// lowers reports whether the resize of a container makes room for others: its memory limit
+// becomes lower or, if that stays, its CPU limit. It comes first, because others may get more only
+// if it succeeds.
+func lowers(pod *corev1.Pod, c *corev1.Container, have *Resources) bool {
+	reported := have.CPURequest != nil
+	limit := limitOf(pod, c, corev1.ResourceMemory)
+	if l := bound(limit.Value(), have.MemoryLimit, bytes, reported); l.differ(0, memorySlack) {
+		return l.isLower()
+	}
+	limit = limitOf(pod, c, corev1.ResourceCPU)
+	return bound(limit.MilliValue(), have.CPULimit, (*resource.Quantity).MilliValue, reported).isLower()
 }
 
 // NeedsResize reports whether the resources of a running container differ from its spec,
@@ -104,6 +122,11 @@ func (l limits) differ(least, slack int64) bool {
 		return l.desired != l.actual
 	}
 	return apart(max(l.desired, least), max(l.actual, least), slack)
+}
+
+// isLower reports whether the desired limit is lower than the actual one.
+func (l limits) isLower() bool {
+	return l.known && l.desired > 0 && (l.actual == 0 || l.desired < l.actual)
 }
 
 func bytes(q *resource.Quantity) int64 {

@@ -69,6 +69,21 @@ func noQuota(r *runtime.Resources) { r.NoCPUQuota = true }
 func exclusive(r *runtime.Resources) { r.ExclusiveCPUs = true }
 
 // RT-2: resources change in place.
+// What becomes lower comes first: only if that succeeds others may get more.
+func TestResize_LowersFirst(t *testing.T) {
+	two := newPod(always, regular("a", limits("500m", "64Mi")), regular("b", limits("500m", "64Mi")))
+	view := func(a, b func(*runtime.Container)) runtime.PlanInput {
+		return newView(ready(0), running("a", a), running("b", b))
+	}
+	testPlans(t, []planCase{
+		{"both more", two, view(has("500m", "500m", "32Mi"), has("500m", "400m", "64Mi")), "update a#0; update b#0"},
+		{"less memory", two, view(has("500m", "500m", "32Mi"), has("500m", "500m", "96Mi")), "update b#0; update a#0"},
+		{"less CPU", two, view(has("500m", "400m", "64Mi"), has("500m", "600m", "64Mi")), "update b#0; update a#0"},
+		{"a first limit", two, view(has("500m", "500m", "32Mi"), has("500m", "500m", "")), "update b#0; update a#0"},
+		{"more memory, less CPU", two, view(has("500m", "400m", "64Mi"), has("500m", "600m", "32Mi")), "update a#0; update b#0"},
+	})
+}
+
 func TestResize(t *testing.T) {
 	pod := newPod(always, regular("a", limits("500m", "64Mi")))
 	byRestart := newPod(always, regular("a", limits("500m", "64Mi"), restartOn("memory")))

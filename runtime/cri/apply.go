@@ -59,7 +59,8 @@ type applyRun struct {
 	ring        images.Keyring
 	slot        slot
 	ticket      uint64
-	yieldedSlot bool // the slot was given back in the middle
+	yieldedSlot bool  // the slot was given back in the middle
+	unresized   error // why no further container is resized
 
 	mu         sync.Mutex // guards the next three
 	failures   map[string]runtime.Failure
@@ -158,7 +159,14 @@ func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
 			t.fail(a.Container, containerFailure(err))
 		}
 	case runtime.UpdateResources:
-		if err := t.updateResources(ctx, a); err != nil {
+		err := t.unresized
+		if err == nil {
+			if err = t.updateResources(ctx, a); err != nil {
+				// Another one may get what this container was to give up.
+				t.unresized = fmt.Errorf("not resized, because container %s could not be resized", a.Container)
+			}
+		}
+		if err != nil {
 			t.fail(a.Container, runtime.Failure{Reason: "ResizeContainerError", Message: err.Error(), Err: err})
 		}
 	default:

@@ -82,3 +82,33 @@ func TestApply_KeepsMemoryInUse(t *testing.T) {
 		})
 	}
 }
+
+// A container does not get what another one was to give up and has not.
+func TestApply_ResizesNoMoreAfterFailure(t *testing.T) {
+	f := newFake()
+	c := f.client(t, Config{})
+	pod := onePod("first")
+	pod.Spec.Containers = append(pod.Spec.Containers, *pod.Spec.Containers[0].DeepCopy())
+	pod.Spec.Containers[1].Name = "second"
+	ids := map[string]string{}
+	for _, have := range running(t, f, c, pod).Containers {
+		ids[have.Name] = have.ID
+	}
+	f.setBefore(func(_ context.Context, rpc string, _ any) error {
+		if rpc == "UpdateContainerResources" {
+			return status.Error(codes.Unknown, "rejected")
+		}
+		return nil
+	})
+	f.took()
+	plan := []runtime.Action{
+		{Type: runtime.UpdateResources, Container: "first", ID: ids["first"]}, {Type: runtime.UpdateResources, Container: "second", ID: ids["second"]},
+	}
+	failures := c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures
+	require.ErrorContains(t, failures["first"].Err, "rejected")
+	require.EqualError(t, failures["second"].Err, "not resized, because container first could not be resized")
+	assert.Equal(t, 1, f.count("UpdateContainerResources"))
+	f.setBefore(nil)
+	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
+	assert.Len(t, f.updates, 2)
+}
