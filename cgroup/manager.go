@@ -129,6 +129,8 @@ type tree interface {
 	rejectsLimitBelowUsage() bool
 	// memory returns the limit on the memory of a cgroup, 0 without one, and its usage.
 	memory(group string) (limit, usage int64, err error)
+	// quota returns the CPU quota of a cgroup in limits' unit, 0 without one.
+	quota(group string) (int64, error)
 	// pageSizes returns the huge page sizes that can be limited.
 	pageSizes() []string
 	// release removes what is outside the cgroup's directories. Its processes have ended.
@@ -183,6 +185,17 @@ func New(cfg Config) (*Manager, error) {
 // is set, and further calls try again. It blocks for some file operations, and for the call of
 // Config.RuntimeDriver.
 func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, err error) {
+	return m.ensure(ctx, pod, false)
+}
+
+// Raise is Ensure for a pod whose containers are about to be resized: limits that are to be lower
+// stay until Ensure is called after that, so that the pod is never bound by less than what its
+// containers still have. An error with a cgroup says that Ensure would not lower the memory limit.
+func (m *Manager) Raise(ctx context.Context, pod *corev1.Pod) (parent string, err error) {
+	return m.ensure(ctx, pod, true)
+}
+
+func (m *Manager) ensure(ctx context.Context, pod *corev1.Pod, raise bool) (parent string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
@@ -214,12 +227,14 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 		return "", err
 	}
 	if !had.done || had.group != group || !had.limits.equal(now.limits) || !exists(t, group) {
-		later, err := m.bound(t, group, now.limits)
+		set, later, err := m.bound(t, group, now.limits, had.limits, raise)
 		if err != nil {
 			err = fmt.Errorf("set up cgroup %s: %w", group, err)
 		}
 		switch {
 		case later:
+			now.limits = set
+			m.put(pod.UID, now)
 			return names.forRuntime(group), err
 		case err != nil:
 			return "", err
@@ -232,23 +247,27 @@ func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod) (parent string, e
 
 // bound creates the cgroup of a pod or updates its limits. later reports that one of them is not
 // set yet: on v1 a cgroup cannot have a lower CPU quota than its children, so a pod's quota is
-// lowered after those of its containers. If it is the limit on memory, err says why.
-func (m *Manager) bound(t tree, group string, l limits) (later bool, err error) {
+// lowered after those of its containers. If it is the limit on memory, err says why. raise leaves
+// all that would be lowered for later. before are the limits that were set last.
+func (m *Manager) bound(t tree, group string, l, before limits, raise bool) (set limits, later bool, err error) {
 	had, desired := exists(t, group), l.memory
 	var inUse error
-	if had {
+	switch {
+	case had && raise:
+		l, later, inUse = raised(t, group, l, before)
+	case had:
 		l.memory, inUse = memoryLimit(t, group, desired)
 	}
 	err = t.set(group, l)
 	if had && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EBUSY)) {
 		m.cfg.Logger.Debug("cgroup limit decrease deferred", slog.String("cgroup", group), logattr.Err(err))
-		return true, errors.Join(inUse, rejectedLimit(t, desired, err))
+		return l, true, errors.Join(inUse, rejectedLimit(t, desired, err))
 	}
 	if err != nil {
-		return false, err
+		return l, false, err
 	}
 	m.mark(t, group)
-	return inUse != nil, inUse
+	return l, later || inUse != nil, inUse
 }
 
 // setTiers updates the cgroups above pods: that of all pods has the limits of

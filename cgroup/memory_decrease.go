@@ -22,6 +22,25 @@ func memoryLimit(t tree, group string, desired int64) (int64, error) {
 	return limit, inUseError(desired)
 }
 
+// raised returns the limits that an existing cgroup is to get while its containers are resized: where
+// the desired ones are lower, those that it has. kept reports whether there is one. inUse says that
+// the desired memory limit could not be set, as by memoryLimit.
+func raised(t tree, group string, l, before limits) (now limits, kept bool, inUse error) {
+	if limit, usage, err := t.memory(group); err == nil && isLower(l.memory, limit) {
+		if usage >= l.memory {
+			inUse = inUseError(l.memory)
+		}
+		l.memory, l.qos.high, kept = limit, before.qos.high, true
+	}
+	if quota, err := t.quota(group); err == nil && isLower(l.quota, quota) {
+		l.quota, kept = quota, true
+	}
+	return l, kept, inUse
+}
+
+// isLower reports whether a desired limit is lower than the actual one; 0 is none.
+func isLower(desired, actual int64) bool { return desired > 0 && (actual == 0 || desired < actual) }
+
 // rejectedLimit returns why the kernel has rejected the limits of an existing cgroup for now, if
 // it is its memory. Otherwise it is a quota below those of containers, which are changed next.
 func rejectedLimit(t tree, desired int64, err error) error {

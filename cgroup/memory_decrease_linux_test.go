@@ -153,3 +153,46 @@ func TestVM_KeepsMemoryInUse(t *testing.T) {
 	assert.Equal(t, "16777216", unitProperty(t, unit, "MemoryMax"))
 	require.NoError(t, m.Remove(t.Context(), "u1"))
 }
+
+// CR-1: while containers are resized, limits of their pod are raised but not lowered: a container
+// whose resize is rejected would have less than it may use.
+func TestRaise_LowersNoLimit(t *testing.T) {
+	const dir = "/kubepods/podu1"
+	root := madeUpV2(t, dir, "/kubepods/burstable", "/kubepods/besteffort")
+	write := func(file, text string) {
+		t.Helper()
+		require.NoError(t, os.WriteFile(filepath.Join(root, dir, file), []byte(text+"\n"), 0o600))
+	}
+	write("memory.current", "1000")
+	m, err := cgroup.New(cgroup.Config{Root: root, Parent: "/"})
+	require.NoError(t, err)
+	_, err = m.Ensure(t.Context(), sized("500m", "64Mi"))
+	require.NoError(t, err)
+	next, err := cgroup.New(cgroup.Config{Root: root, Parent: "/"}) // knows only what the kernel has
+	require.NoError(t, err)
+	for _, m := range []*cgroup.Manager{m, next} {
+		write("cpu.max", "50000 100000")
+		write("memory.max", "67108864")
+		limits := func() []string { return []string{read(t, root, dir, "cpu.max"), read(t, root, dir, "memory.max")} }
+		for range 2 {
+			parent, err := m.Raise(t.Context(), sized("200m", "32Mi"))
+			require.NoError(t, err)
+			require.Equal(t, dir, parent)
+			require.Equal(t, []string{"50000 100000", "67108864"}, limits())
+		}
+		_, err := m.Raise(t.Context(), sized("200m", "128Mi"))
+		require.NoError(t, err)
+		require.Equal(t, []string{"50000 100000", "134217728"}, limits())
+		write("memory.max", "134217728")
+		_, err = m.Raise(t.Context(), sized("800m", "32Mi"))
+		require.NoError(t, err)
+		require.Equal(t, []string{"80000 100000", "134217728"}, limits())
+		write("memory.current", "40000000")
+		_, err = m.Raise(t.Context(), sized("800m", "32Mi"))
+		require.ErrorContains(t, err, "memory limit of 33554432 bytes not set", "its containers are not resized")
+		write("memory.current", "1000")
+		_, err = m.Ensure(t.Context(), sized("200m", "32Mi"))
+		require.NoError(t, err)
+		require.Equal(t, []string{"20000 100000", "33554432"}, limits())
+	}
+}

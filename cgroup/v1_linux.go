@@ -96,6 +96,19 @@ func (t *v1) memory(group string) (limit, usage int64, err error) {
 	return readMemory(filepath.Join(t.root, "memory", group), "memory.limit_in_bytes", "memory.usage_in_bytes")
 }
 
+func (t *v1) quota(group string) (int64, error) {
+	dir := filepath.Join(t.root, "cpu", group)
+	quota, err := os.ReadFile(filepath.Join(dir, "cpu.cfs_quota_us"))
+	if err != nil {
+		return 0, err
+	}
+	period, err := os.ReadFile(filepath.Join(dir, "cpu.cfs_period_us"))
+	if err != nil {
+		return 0, err
+	}
+	return perPeriod(strings.TrimSpace(string(quota)), strings.TrimSpace(string(period)))
+}
+
 func (t *v1) pageSizes() []string { return t.huge }
 
 func (t *v1) set(group string, l limits) error {

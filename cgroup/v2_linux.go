@@ -104,6 +104,31 @@ func readBytes(path string) (int64, error) {
 	return n, nil
 }
 
+func (t *v2) quota(group string) (int64, error) {
+	data, err := os.ReadFile(filepath.Join(t.root, group, "cpu.max"))
+	if err != nil {
+		return 0, err
+	}
+	quota, period, _ := strings.Cut(strings.TrimSpace(string(data)), " ")
+	if quota == "max" {
+		return 0, nil
+	}
+	return perPeriod(quota, period)
+}
+
+// perPeriod converts a quota of the kernel, in µs per period, to that of limits.
+func perPeriod(quota, period string) (int64, error) {
+	q, err := strconv.ParseInt(quota, 10, 64)
+	if err != nil || q <= 0 {
+		return 0, err
+	}
+	p, err := strconv.ParseInt(period, 10, 64)
+	if err != nil || p <= 0 {
+		return 0, fmt.Errorf("period %q: %w", period, errors.Join(err, strconv.ErrRange))
+	}
+	return int64(float64(q) * quotaPeriod / float64(p)), nil
+}
+
 func (t *v2) pageSizes() []string { return t.huge }
 
 func (t *v2) set(group string, l limits) error {

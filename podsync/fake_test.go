@@ -2,6 +2,7 @@ package podsync_test
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -99,6 +100,9 @@ func (c cgroups) Ensure(context.Context, *corev1.Pod) (string, error) {
 		return "", err
 	}
 	return "/kubepods/podx", c.inUse
+}
+func (c cgroups) Raise(context.Context, *corev1.Pod) (string, error) {
+	return "/kubepods/podx", errors.Join(c.step("raise cgroup"), c.inUse)
 }
 func (c cgroups) Remove(context.Context, types.UID) error { return c.step("remove cgroup") }
 

@@ -65,6 +65,9 @@ type Cgroups interface {
 	// that its memory limit is not lowered yet, because more is in use: the pod runs on,
 	// and containers are not resized before.
 	Ensure(ctx context.Context, pod *corev1.Pod) (parent string, err error)
+	// Raise is called instead while containers of the pod are to be resized. It lowers no
+	// limit: Ensure does, after that. Its error with a parent is the same.
+	Raise(ctx context.Context, pod *corev1.Pod) (parent string, err error)
 	Remove(ctx context.Context, uid types.UID) error
 }
 
@@ -282,6 +285,7 @@ type podState struct {
 
 	inRuntime      bool   // the last sync observed a sandbox
 	limitErr       error  // why the memory limit of the cgroup is not lowered yet
+	resizes        bool   // the plan resizes containers
 	endStart       func() // called when this sync has started a new pod; nil: it does not
 	volumesMounted bool   // the last sync mounted all volumes
 	hasObject      bool   // an earlier sync observed an object; see runtime.PodSyncer

@@ -72,7 +72,11 @@ func (s *Syncer) setUp(ctx context.Context, pod *corev1.Pod, st *podState, opts 
 		}
 	}
 	if s.cfg.Cgroups != nil {
-		opts.CgroupParent, err = s.cfg.Cgroups.Ensure(ctx, pod)
+		ensure := s.cfg.Cgroups.Ensure
+		if st.resizes {
+			ensure = s.cfg.Cgroups.Raise
+		}
+		opts.CgroupParent, err = ensure(ctx, pod)
 		if err != nil && opts.CgroupParent == "" {
 			return reasonCgroup, fmt.Errorf("create cgroup: %w", err)
 		}

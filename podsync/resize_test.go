@@ -2,6 +2,7 @@ package podsync_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -65,4 +66,51 @@ func TestSync_DefersResizeOfMemoryInUse(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"UpdateResources main"}, planned())
 	assert.Empty(t, n.reports[len(n.reports)-1].Failures)
+}
+
+// CR-1: the limits of the cgroup of a pod are raised before containers are resized and lowered
+// after that, unless the runtime has rejected one of the resizes.
+func TestSync_LowersLimitsOfPodAfterContainers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		applied  runtime.ApplyResult
+		lowerErr error
+		after    []string // calls from the first one of a cgroup on
+		err      string
+	}{
+		"resized": {applied: runtime.ApplyResult{Changed: true}, after: []string{"raise cgroup", "mount", "probes", "apply", "cgroup"}},
+		"rejected": {
+			applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{"main": {Reason: "ResizeContainerError", Err: errors.New("in use")}}},
+			after:   []string{"raise cgroup", "mount", "probes", "apply", "status"}, err: "container main: ResizeContainerError: in use",
+		},
+		"not tried": {
+			applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{"": {Reason: "CreatePodSandboxError", Err: errors.New("no network")}}},
+			after:   []string{"raise cgroup", "mount", "probes", "apply", "status"}, err: "CreatePodSandboxError: no network",
+		},
+		"the limit of the pod is rejected": {
+			applied: runtime.ApplyResult{Changed: true}, lowerErr: errors.New("busy"),
+			after: []string{"raise cgroup", "mount", "probes", "apply", "cgroup", "status"}, err: "busy",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := newTestPod()
+			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Mi")}
+			podspec.Default(pod)
+			observed := runningPod(0)
+			c := &observed.Containers[0]
+			c.Hash = runtime.HashContainer(&pod.Spec.Containers[0])
+			c.Resources = &runtime.Resources{CPURequest: new(resource.MustParse("2m")), MemoryLimit: new(resource.MustParse("64Mi"))}
+			n := &fakeNode{phase: corev1.PodRunning, applied: tt.applied, fail: map[string]error{"cgroup": tt.lowerErr}}
+			_, err := newSyncer(t, newConfig(t, n)).Sync(t.Context(), pod, observed)
+			if tt.err == "" {
+				require.NoError(t, err)
+			} else {
+				require.EqualError(t, err, tt.err)
+			}
+			require.Contains(t, n.trace, "raise cgroup")
+			assert.Equal(t, tt.after, n.trace[slices.Index(n.trace, "raise cgroup"):])
+			if tt.lowerErr != nil {
+				assert.Equal(t, runtime.Failure{Reason: corev1.PodReasonError, Message: "busy", Err: tt.lowerErr}, n.reports[len(n.reports)-1].Failures[""])
+			}
+		})
+	}
 }

@@ -131,6 +131,7 @@ func (s *Syncer) syncAdmitted(ctx context.Context, pod *corev1.Pod, observed run
 	plan := s.plan(ctx, pod, observed, st, report, status)
 	s.logPlan(ctx, pod, plan)
 	work := hasWork(plan)
+	st.resizes = slices.ContainsFunc(plan, isResize)
 	if work {
 		st.dirsCheckedAt = time.Time{} // the directories must exist for the plan
 	}
@@ -175,6 +176,8 @@ func sameMetadata(previous, pod *corev1.Pod) bool {
 	return previous != nil && maps.Equal(previous.Labels, pod.Labels) && maps.Equal(previous.Annotations, pod.Annotations)
 }
 
+func isResize(a runtime.Action) bool { return a.Type == runtime.UpdateResources }
+
 func hasWork(plan []runtime.Action) bool {
 	return slices.ContainsFunc(plan, func(a runtime.Action) bool { return a.Type != runtime.Wait })
 }
@@ -213,6 +216,10 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 				errs = append(errs, failureError(name, f))
 			}
 		}
+		if err := s.lowerLimits(ctx, pod, work, failures); err != nil {
+			failures[""] = runtime.Failure{Reason: corev1.PodReasonError, Message: err.Error(), Err: err}
+			errs = append(errs, err)
+		}
 	}
 	// A cancelled Apply reports failures of actions that it has not tried.
 	if ctx.Err() == nil {
@@ -224,6 +231,26 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 		}
 	}
 	return result, errors.Join(errs...)
+}
+
+// lowerLimits gives the cgroup of a pod its lower limits after its containers have got theirs. If
+// one has not, what its containers may use is more than the pod's limit would be, and the kernel
+// could kill another one for that.
+func (s *Syncer) lowerLimits(ctx context.Context, pod *corev1.Pod, work []runtime.Action, failures map[string]runtime.Failure) error {
+	resized := false
+	for _, a := range work {
+		if isResize(a) {
+			if _, failed := failures[a.Container]; failed {
+				return nil
+			}
+			resized = true
+		}
+	}
+	if _, failed := failures[""]; failed || !resized || s.cfg.Cgroups == nil || ctx.Err() != nil {
+		return nil
+	}
+	_, err := s.cfg.Cgroups.Ensure(ctx, pod)
+	return err
 }
 
 func failureError(name string, f runtime.Failure) error {
