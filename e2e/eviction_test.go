@@ -42,7 +42,7 @@ const (
 	// hardGracePeriod is what a pod gets to exit in when a hard threshold is met. On a slow
 	// machine a shell with a hundred children uses it up.
 	hardGracePeriod = time.Second
-	quietPeriod   = "sleep 1000000 & wait"
+	quietPeriod     = "sleep 1000000 & wait"
 )
 
 // pressureEnv is a node that can get under pressure: its memory and process ids are those

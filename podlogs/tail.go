@@ -152,7 +152,7 @@ func eachEntry(ctx context.Context, f *file, sel filter, visit func(h crilog.Hea
 		piece, isEnd, err := lines.next()
 		if err != nil { // the end, or damaged
 			if piece = lines.rest(); len(piece) == 0 && !inEntry {
-				return nil //nolint:nilerr // no entry was cut off
+				return nil // no entry was cut off
 			}
 			isEnd = true
 		}

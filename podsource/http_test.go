@@ -254,7 +254,7 @@ func TestHTTP_Redirects(t *testing.T) {
 	} {
 		t.Run(tc.from+" to "+tc.to, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				s := &fakeServer{}
+				s, lower := &fakeServer{}, "x-lower" // not canonical
 				s.serves(func(w http.ResponseWriter, r *http.Request) {
 					if r.URL.String() == tc.from {
 						http.Redirect(w, r, tc.to, http.StatusFound)
@@ -262,12 +262,12 @@ func TestHTTP_Redirects(t *testing.T) {
 					}
 					other := r.URL.Host == "b.example"
 					assert.Equal(t, other, r.Header.Get("X-Token") == "", "%s", r.URL)
-					assert.Equal(t, other, r.Header["x-lower"] == nil, "%s", r.URL)
+					assert.Equal(t, other, r.Header[lower] == nil, "%s", r.URL)
 					assert.False(t, other && strings.Contains(fmt.Sprint(r.Header), "hunter2"), "the query may be secret")
 					fmt.Fprint(w, manifest("x", "1"))
 				})
 				r := start(t, ask(t, podsource.HTTPConfig{
-					URL: tc.from, Transport: s, AllowOtherHosts: tc.others, Header: http.Header{"X-Token": {"t"}, "x-lower": {"t"}},
+					URL: tc.from, Transport: s, AllowOtherHosts: tc.others, Header: http.Header{"X-Token": {"t"}, lower: {"t"}},
 				}))
 				if changes := r.delivered(); tc.err == "" {
 					assert.Equal(t, []string{"ADD a x-n1=1"}, changes)

@@ -247,7 +247,7 @@ func (s *Syncer) lowerLimits(ctx context.Context, pod *corev1.Pod, work []runtim
 		}
 	}
 	if _, failed := failures[""]; failed || !resized || s.cfg.Cgroups == nil || ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // a later sync does it
 	}
 	_, err := s.cfg.Cgroups.Ensure(ctx, pod)
 	return err
