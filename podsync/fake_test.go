@@ -101,6 +101,7 @@ func (c cgroups) Ensure(context.Context, *corev1.Pod) (string, error) {
 	}
 	return "/kubepods/podx", c.inUse
 }
+
 func (c cgroups) Raise(context.Context, *corev1.Pod) (string, error) {
 	return "/kubepods/podx", errors.Join(c.step("raise cgroup"), c.inUse)
 }
