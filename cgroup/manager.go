@@ -245,10 +245,10 @@ func (m *Manager) ensure(ctx context.Context, pod *corev1.Pod, raise bool) (pare
 	return names.forRuntime(group), nil
 }
 
-// bound creates the cgroup of a pod or updates its limits. later reports that one of them is not
-// set yet: on v1 a cgroup cannot have a lower CPU quota than its children, so a pod's quota is
-// lowered after those of its containers. If it is the limit on memory, err says why. raise leaves
-// all that would be lowered for later. before are the limits that were set last.
+// bound creates the cgroup of a pod or updates its limits. set are those that it has now, of which
+// before were set last. later reports that one of l is not set yet: raise leaves all that would be
+// lowered for later, and on v1 a cgroup cannot have a lower CPU quota than its children, so a pod's
+// quota is lowered after those of its containers. err also says that memory is in use.
 func (m *Manager) bound(t tree, group string, l, before limits, raise bool) (set limits, later bool, err error) {
 	had, desired := exists(t, group), l.memory
 	var inUse error

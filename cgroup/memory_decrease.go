@@ -16,7 +16,7 @@ func memoryLimit(t tree, group string, desired int64) (int64, error) {
 		return desired, nil
 	}
 	limit, usage, err := t.memory(group)
-	if err != nil || limit > 0 && limit <= desired || usage < desired {
+	if err != nil || !isLower(desired, limit) || usage < desired {
 		return desired, nil //nolint:nilerr // without the controller there is no limit to set
 	}
 	return limit, inUseError(desired)
@@ -24,10 +24,10 @@ func memoryLimit(t tree, group string, desired int64) (int64, error) {
 
 // raised returns the limits that an existing cgroup is to get while its containers are resized: where
 // the desired ones are lower, those that it has. kept reports whether there is one. inUse says that
-// the desired memory limit could not be set, as by memoryLimit.
+// the desired memory limit could not be set, as by memoryLimit: on v1 the kernel says so when it is set.
 func raised(t tree, group string, l, before limits) (now limits, kept bool, inUse error) {
 	if limit, usage, err := t.memory(group); err == nil && isLower(l.memory, limit) {
-		if usage >= l.memory {
+		if usage >= l.memory && !t.rejectsLimitBelowUsage() {
 			inUse = inUseError(l.memory)
 		}
 		l.memory, l.qos.high, kept = limit, before.qos.high, true

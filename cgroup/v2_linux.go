@@ -124,7 +124,7 @@ func perPeriod(quota, period string) (int64, error) {
 	}
 	p, err := strconv.ParseInt(period, 10, 64)
 	if err != nil || p <= 0 {
-		return 0, fmt.Errorf("period %q: %w", period, errors.Join(err, strconv.ErrRange))
+		return 0, fmt.Errorf("invalid period %q", period)
 	}
 	return int64(float64(q) * quotaPeriod / float64(p)), nil
 }

@@ -167,7 +167,7 @@ func (m *Manager) call(ctx context.Context, name, method string, claim *claimSta
 	defer cancel()
 	err := f(bounded, last.client)
 	switch {
-	case err != nil && (errors.Is(bounded.Err(), context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded):
+	case err != nil && ctx.Err() == nil && (errors.Is(bounded.Err(), context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded):
 		err = fmt.Errorf("driver %s: %s: no answer within %v", name, method, m.cfg.CallTimeout)
 	case err != nil:
 		err = fmt.Errorf("driver %s: %s: %w", name, method, err)

@@ -273,6 +273,9 @@ func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 }
 
 func (m *Manager) releaseClaim(ctx context.Context, c *claimState, uid types.UID) error {
+	if err := ctx.Err(); err != nil {
+		return err // claims stay as they are
+	}
 	bounded, cancel := context.WithTimeout(ctx, m.cfg.CallTimeout)
 	defer cancel()
 	select {

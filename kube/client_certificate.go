@@ -135,7 +135,7 @@ func setAsideDamaged(store certificate.FileStore, log *slog.Logger) {
 	if _, err = tls.X509KeyPair(data, data); err == nil {
 		return
 	}
-	log.Warn("certificate damaged", slog.String("path", file), logattr.Err(errors.Join(err, atomicfile.SetAside(file))))
+	log.Warn("certificate damaged and set aside", slog.String("path", file), logattr.Err(errors.Join(err, atomicfile.SetAside(file))))
 }
 
 // isReplaced reports whether the certificate has expired, and is not where Run renews it.

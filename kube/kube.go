@@ -112,7 +112,7 @@ func (k *Kube) isDesired(uid types.UID) bool {
 	return !synced
 }
 
-// undesired returns those of the pods that no source contains or may still deliver.
+// undesired returns those of the pods that are in no source, and that none may still deliver.
 func (k *Kube) undesired(pods []*corev1.Pod) (undesired []*corev1.Pod) {
 	a := k.getAgent()
 	if a == nil || len(pods) == 0 {

@@ -27,7 +27,7 @@ type followedObject struct {
 	retryAt time.Time // the first takeChanged after a failed write
 	err     error
 
-	fromDisk *string // version that was used because the API server had not answered; nil: none
+	fromDisk *string // guarded by mu: version that a pod got because the API server had not answered; nil: none
 }
 
 func newFollowedObject(ref podspec.Ref) *followedObject {

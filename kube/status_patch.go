@@ -47,7 +47,7 @@ func mergedConditions(base, own []corev1.PodCondition) []corev1.PodCondition {
 	for _, c := range base {
 		i := slices.IndexFunc(own, func(o corev1.PodCondition) bool { return o.Type == c.Type })
 		switch {
-		case i >= 0 && podspec.IsNodeCondition(c.Type) && !isOfOthers(&own[i], &c):
+		case i >= 0 && podspec.IsNodeCondition(c.Type) && !isCopied(&own[i]):
 			out = append(out, own[i])
 		case !podspec.IsNodeCondition(c.Type), c.Type == corev1.DisruptionTarget:
 			out = append(out, c)
@@ -75,10 +75,10 @@ func sendable(own *corev1.PodStatus) []corev1.PodCondition {
 	})
 }
 
-// isOfOthers reports whether base has a newer version of a condition that the node only copied from
-// another component. The reason of DisruptionTarget says whose it is.
-func isOfOthers(own, base *corev1.PodCondition) bool {
-	return own.Type == corev1.DisruptionTarget && own.Reason != corev1.PodReasonTerminationByKubelet && own.Reason != base.Reason
+// isCopied reports whether the node has a condition from another component, which may have changed
+// it since. The reason of DisruptionTarget says whose it is.
+func isCopied(own *corev1.PodCondition) bool {
+	return own.Type == corev1.DisruptionTarget && own.Reason != corev1.PodReasonTerminationByKubelet
 }
 
 // statusPatch returns a strategic merge patch that gives base the status of own, with

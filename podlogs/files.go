@@ -54,9 +54,14 @@ func (f *file) rewind() error {
 		return err
 	}
 	text, err := gzip.NewReader(f.File)
+	if err != nil {
+		return err
+	}
 	f.text = text
-	return err
+	return nil
 }
+
+func (f *file) isCompressed() bool { return f.text != io.Reader(f.File) }
 
 // logDir is the directory of a container's log, which is the only one that is read.
 type logDir struct {

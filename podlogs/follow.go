@@ -71,7 +71,7 @@ func (c *copier) advance(f, next *file) (*file, error) {
 
 // openAt begins to read a file.
 func (c *copier) openAt(f *file, offset int64) error {
-	if f.text != io.Reader(f.File) {
+	if f.isCompressed() {
 		_, err := io.CopyN(io.Discard, f.text, offset)
 		c.lines.reset(f.text)
 		return c.ignoreReadErrorIf(err)
@@ -91,7 +91,7 @@ func (c *copier) ignoreReadErrorIf(err error) error {
 // drainGrown prints what was written since the last read, and writes it out. A file that
 // was truncated is read from its beginning.
 func (c *copier) drainGrown(f *file) error {
-	if f.text == io.Reader(f.File) {
+	if !f.isCompressed() {
 		at, err := f.Seek(0, io.SeekCurrent)
 		if err != nil {
 			return err

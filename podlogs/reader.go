@@ -184,7 +184,7 @@ func (c *copier) copyOlder(r rotation, start position) error {
 // copyNewest copies a part of the newest file. It may grow meanwhile.
 func (c *copier) copyNewest(f *file, from, to int64) error {
 	c.lines.reset(f.text)
-	if f.text == io.Reader(f.File) {
+	if !f.isCompressed() {
 		c.lines.reset(io.NewSectionReader(f, from, to-from))
 	} else if _, err := io.CopyN(io.Discard, f.text, from); err != nil {
 		return nil //nolint:nilerr // a damaged rotated file

@@ -40,6 +40,9 @@ func (t *tail) isStart(entry []byte) bool {
 func (c *copier) tailStart(older []rotation, newest *file, end, n int64) (position, error) {
 	t := &tail{filter: c.out.filter, left: n}
 	offset, found, err := c.tailOf(newest, end, t)
+	if err == nil && newest.isCompressed() {
+		err = newest.rewind()
+	}
 	if err != nil || found {
 		return position{len(older), offset}, err
 	}
@@ -60,13 +63,10 @@ func (c *copier) tailStart(older []rotation, newest *file, end, n int64) (positi
 // tailOf returns where in a file the last lines begin, or false if all of it belongs to
 // them.
 func (c *copier) tailOf(f *file, size int64, t *tail) (offset int64, found bool, err error) {
-	if f.text == io.Reader(f.File) {
-		return tailOfPlain(c.ctx, f, size, t)
+	if f.isCompressed() {
+		return tailOfCompressed(c.ctx, f, t)
 	}
-	if offset, found, err = tailOfCompressed(c.ctx, f, t); err == nil {
-		err = f.rewind()
-	}
-	return offset, found, err
+	return tailOfPlain(c.ctx, f, size, t)
 }
 
 // tailOfPlain reads a file backwards in blocks.

@@ -126,8 +126,8 @@ func (m *Mux) Objects() []podspec.Object {
 
 // Object returns the ConfigMap or Secret of that Ref. It implements podspec.Objects.
 // The error is podspec.ErrObjectNotFound only if all sources that may have objects have
-// synced, or if only pods of sources without objects need it: those get theirs from
-// another place, whatever manifest of another source cannot be read.
+// synced, or if no pod of theirs needs it: pods of sources without objects get them from
+// another place, and do not wait for a manifest that cannot be read.
 func (m *Mux) Object(_ context.Context, ref podspec.Ref) (podspec.Object, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -144,7 +144,8 @@ func (m *Mux) Object(_ context.Context, ref podspec.Ref) (podspec.Object, error)
 }
 
 // isOfOtherPlace reports whether there are sources without objects, and no pod of another source
-// refers to the object. One to which no pod refers may be that of a volume.
+// refers to the object. An object that no pod names, as a Secret of a driver's volume, is of
+// another place, too.
 // held: m.mu
 func (m *Mux) isOfOtherPlace(ref podspec.Ref) bool {
 	found := false

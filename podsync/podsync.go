@@ -117,7 +117,7 @@ type PreStarter interface {
 
 // Releaser is an Injector that sets something aside for a pod. Release is called after all
 // containers of the pod have ended, also more than once, and again after an error. It may block,
-// but ends when ctx is done, as it is when the agent stops; the next agent releases what is left.
+// but ends when ctx is done, as when the agent stops: the next call releases what is left.
 type Releaser interface {
 	Release(ctx context.Context, uid types.UID) error
 }

@@ -72,6 +72,7 @@ func TestSync_DefersResizeOfMemoryInUse(t *testing.T) {
 // after that, unless the runtime has rejected one of the resizes.
 func TestSync_LowersLimitsOfPodAfterContainers(t *testing.T) {
 	for name, tt := range map[string]struct {
+		restarts bool // the resize policy asks for it
 		applied  runtime.ApplyResult
 		lowerErr error
 		after    []string // calls from the first one of a cgroup on
@@ -81,6 +82,13 @@ func TestSync_LowersLimitsOfPodAfterContainers(t *testing.T) {
 		"rejected": {
 			applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{"main": {Reason: "ResizeContainerError", Err: errors.New("in use")}}},
 			after:   []string{"raise cgroup", "mount", "probes", "apply", "status"}, err: "container main: ResizeContainerError: in use",
+		},
+		"resized by a restart": {
+			restarts: true, applied: runtime.ApplyResult{Changed: true}, after: []string{"raise cgroup", "mount", "probes", "apply", "cgroup"},
+		},
+		"not stopped": {
+			restarts: true, applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{"main": {Reason: "KillContainerError", Err: errors.New("hangs")}}},
+			after: []string{"raise cgroup", "mount", "probes", "apply", "status"}, err: "container main: KillContainerError: hangs",
 		},
 		"not tried": {
 			applied: runtime.ApplyResult{Failures: map[string]runtime.Failure{"": {Reason: "CreatePodSandboxError", Err: errors.New("no network")}}},
@@ -94,6 +102,9 @@ func TestSync_LowersLimitsOfPodAfterContainers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := newTestPod()
 			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Mi")}
+			if tt.restarts {
+				pod.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+			}
 			podspec.Default(pod)
 			observed := runningPod(0)
 			c := &observed.Containers[0]

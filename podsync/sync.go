@@ -176,7 +176,11 @@ func sameMetadata(previous, pod *corev1.Pod) bool {
 	return previous != nil && maps.Equal(previous.Labels, pod.Labels) && maps.Equal(previous.Annotations, pod.Annotations)
 }
 
-func isResize(a runtime.Action) bool { return a.Type == runtime.UpdateResources }
+// isResize reports whether an action changes the resources of a running container, in place or by a
+// restart.
+func isResize(a runtime.Action) bool {
+	return a.Type == runtime.UpdateResources || a.Type == runtime.KillContainer && a.Reason == runtime.ReasonResized
+}
 
 func hasWork(plan []runtime.Action) bool {
 	return slices.ContainsFunc(plan, func(a runtime.Action) bool { return a.Type != runtime.Wait })
@@ -239,15 +243,14 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 func (s *Syncer) lowerLimits(ctx context.Context, pod *corev1.Pod, work []runtime.Action, failures map[string]runtime.Failure) error {
 	resized := false
 	for _, a := range work {
-		if isResize(a) {
-			if _, failed := failures[a.Container]; failed {
-				return nil
-			}
-			resized = true
+		_, failed := failures[a.Container]
+		if failed && (a.Type == runtime.UpdateResources || a.Type == runtime.KillContainer) {
+			return nil
 		}
+		resized = resized || isResize(a)
 	}
 	if _, failed := failures[""]; failed || !resized || s.cfg.Cgroups == nil || ctx.Err() != nil {
-		return nil //nolint:nilerr // a later sync does it
+		return nil //nolint:nilerr // there is nothing to lower, or a later sync does it
 	}
 	_, err := s.cfg.Cgroups.Ensure(ctx, pod)
 	return err

@@ -21,7 +21,8 @@ const (
 	// StartContainer pulls the image if needed, creates and starts the container
 	// with the given Attempt in the ready sandbox.
 	StartContainer
-	// UpdateResources changes the resources of container ID in place to those of the spec.
+	// UpdateResources changes the resources of container ID in place to those of the spec. If
+	// it fails, or a kill before it, the further ones of the plan are not tried and fail as well.
 	UpdateResources
 )
 

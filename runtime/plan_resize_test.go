@@ -68,7 +68,6 @@ func noQuota(r *runtime.Resources) { r.NoCPUQuota = true }
 
 func exclusive(r *runtime.Resources) { r.ExclusiveCPUs = true }
 
-// RT-2: resources change in place.
 // What becomes lower comes first: only if that succeeds others may get more.
 func TestResize_LowersFirst(t *testing.T) {
 	two := newPod(always, regular("a", limits("500m", "64Mi")), regular("b", limits("500m", "64Mi")))
@@ -84,6 +83,7 @@ func TestResize_LowersFirst(t *testing.T) {
 	})
 }
 
+// RT-2: resources change in place.
 func TestResize(t *testing.T) {
 	pod := newPod(always, regular("a", limits("500m", "64Mi")))
 	byRestart := newPod(always, regular("a", limits("500m", "64Mi"), restartOn("memory")))

@@ -9,9 +9,9 @@ import (
 )
 
 // imageUse is what the runtime last reported about the size of its images and layers. It may
-// have to count their files, so it is asked again after summaryAge.
+// have to count their files, so it is asked again after summaryAge, whether it answered or not.
 type imageUse struct {
-	at                 time.Time // of the answer; zero: none
+	at                 time.Time // of the last attempt; zero: none
 	images, containers []runtime.FSUsage
 }
 
@@ -31,7 +31,7 @@ func (p *Provider) addImageUsage(ctx context.Context, s *Summary) {
 	setUsed(s.Node.Runtime.ContainerFS, containers)
 }
 
-// lastImageUse returns an answer of the runtime that is not older than summaryAge.
+// lastImageUse returns the last answer of the runtime, and asks it at most once in summaryAge.
 func (p *Provider) lastImageUse(ctx context.Context) imageUse {
 	p.mu.Lock()
 	last := p.imageUse
@@ -39,18 +39,23 @@ func (p *Provider) lastImageUse(ctx context.Context) imageUse {
 	if !last.at.IsZero() && time.Since(last.at) < summaryAge {
 		return last
 	}
-	ctx, cancel := context.WithTimeout(ctx, imageDirsTimeout)
+	wait := runtimeWait
+	if !last.at.IsZero() {
+		wait = imageDirsTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	images, containers, err := p.cfg.ImageFS.ImageFS(ctx)
-	if err != nil {
-		p.cfg.Logger.Debug("size of images unknown", logattr.Err(err))
-		return imageUse{}
+	if err == nil {
+		last = imageUse{images: images, containers: containers}
+	} else {
+		p.cfg.Logger.Debug("size of images unknown, using the last known one", logattr.Err(err))
 	}
-	now := imageUse{time.Now(), images, containers}
+	last.at = time.Now()
 	p.mu.Lock()
-	p.imageUse = now
+	p.imageUse = last
 	p.mu.Unlock()
-	return now
+	return last
 }
 
 // setUsed sets what is used of fs to the first of the reported values. What is not measured has

@@ -67,10 +67,11 @@ func TestProvider_SummaryOfImages(t *testing.T) {
 		assert.Equal(t, before+1, calls, "the runtime is not asked each time")
 
 		time.Sleep(summaryAge)
-		err = errors.New("runtime is down")
+		err, before = errors.New("runtime is down"), calls
 		s = summary()
-		assert.Nil(t, s.Node.Runtime.ImageFS.UsedBytes)
+		assert.Equal(t, uint64(7), *s.Node.Runtime.ImageFS.UsedBytes, "the last that is known")
 		assert.Equal(t, uint64(40), *s.Node.Runtime.ImageFS.AvailableBytes)
+		assert.Equal(t, before+1, calls)
 		err, images, layers = nil, []runtime.FSUsage{{Mountpoint: "/images"}}, nil
 		assert.Nil(t, summary().Node.Runtime.ImageFS.UsedBytes, "not measured")
 	})

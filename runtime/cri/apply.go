@@ -60,7 +60,7 @@ type applyRun struct {
 	slot        slot
 	ticket      uint64
 	yieldedSlot bool  // the slot was given back in the middle
-	unresized   error // why no further container is resized
+	unresized   error // why no further container is resized: another one may get what this one was to give up
 
 	mu         sync.Mutex // guards the next three
 	failures   map[string]runtime.Failure
@@ -162,7 +162,6 @@ func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
 		err := t.unresized
 		if err == nil {
 			if err = t.updateResources(ctx, a); err != nil {
-				// Another one may get what this container was to give up.
 				t.unresized = fmt.Errorf("not resized, because container %s could not be resized", a.Container)
 			}
 		}

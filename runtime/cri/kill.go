@@ -176,11 +176,24 @@ func (t *applyRun) killContainers(ctx context.Context, actions []runtime.Action)
 			wg.Go(func() { t.killContainer(ctx, &observed, a, began) })
 		}
 		wg.Wait()
+		rest := actions[n:]
+		for _, a := range actions[:n] {
+			if t.failed(a.Container) {
+				t.unresized = fmt.Errorf("not resized, because container %s could not be stopped", a.Container)
+			}
+		}
 		if t.isUnanswered() {
+			for _, a := range rest { // they run, and are not started a second time
+				t.fail(a.Container, killFailure(errors.New("not stopped, because the runtime has not answered the stop of another container")))
+			}
 			return
 		}
-		actions = actions[n:]
+		actions = rest
 	}
+}
+
+func killFailure(err error) runtime.Failure {
+	return runtime.Failure{Reason: "KillContainerError", Message: err.Error(), Err: err}
 }
 
 func (t *applyRun) killContainer(ctx context.Context, observed *runtime.Pod, a runtime.Action, began time.Time) {
@@ -193,7 +206,7 @@ func (t *applyRun) killContainer(ctx context.Context, observed *runtime.Pod, a r
 		s.PreStop = ct.PreStop
 	}
 	if err := t.c.stop(ctx, t.pod, observed, s, a.Reason, cmp.Or(a.Message, "Stopping container "+a.Container)); err != nil {
-		t.fail(a.Container, runtime.Failure{Reason: "KillContainerError", Message: err.Error(), Err: err})
+		t.fail(a.Container, killFailure(err))
 		if !isRefusal(err) {
 			t.mu.Lock()
 			t.unanswered = true

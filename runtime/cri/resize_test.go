@@ -112,3 +112,46 @@ func TestApply_ResizesNoMoreAfterFailure(t *testing.T) {
 	require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
 	assert.Len(t, f.updates, 2)
 }
+
+// A container that the runtime does not stop keeps what it has: others are not resized, and those
+// whose stop would have been next are not started beside themselves.
+func TestApply_AfterAStopThatFails(t *testing.T) {
+	for name, answer := range map[string]error{"refused": status.Error(codes.Unknown, "rejected"), "unanswered": status.Error(codes.Unavailable, "away")} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			c := f.client(t, Config{})
+			pod := onePod("first")
+			ids := map[string]string{}
+			for _, name := range []string{"second", "third"} {
+				pod.Spec.Containers = append(pod.Spec.Containers, *pod.Spec.Containers[0].DeepCopy())
+				pod.Spec.Containers[len(pod.Spec.Containers)-1].Name = name
+			}
+			for _, have := range running(t, f, c, pod).Containers {
+				ids[have.Name] = have.ID
+			}
+			f.setBefore(func(_ context.Context, rpc string, req any) error {
+				if stop, ok := req.(*v1.StopContainerRequest); ok && rpc == "StopContainer" && stop.GetContainerId() == ids["first"] {
+					return answer
+				}
+				return nil
+			})
+			f.took()
+			failures := c.Apply(t.Context(), pod, []runtime.Action{
+				{Type: runtime.KillContainer, Container: "first", ID: ids["first"], Reason: runtime.ReasonResized},
+				{Type: runtime.KillContainer, Container: "third", ID: ids["third"], Stage: 1},
+				{Type: runtime.UpdateResources, Container: "second", ID: ids["second"]},
+				{Type: runtime.StartContainer, Container: "third", Attempt: 1},
+			}, runtime.RunOptions{}).Failures
+			require.Error(t, failures["first"].Err)
+			require.EqualError(t, failures["second"].Err, "not resized, because container first could not be stopped")
+			assert.Zero(t, f.count("UpdateContainerResources"))
+			if name == "unanswered" {
+				require.ErrorContains(t, failures["third"].Err, "not stopped")
+				assert.Zero(t, f.count("CreateContainer"))
+			} else {
+				require.NoError(t, failures["third"].Err)
+				assert.Equal(t, 1, f.count("CreateContainer"))
+			}
+		})
+	}
+}

@@ -20,6 +20,9 @@ import (
 // that the response is no larger than the messages that clients take.
 const maxExecOutput = maxMessage - 1<<10
 
+// ownExecOutput is what each stream may have of that, whatever the other one has.
+const ownExecOutput = 64 << 10
+
 // StreamingServer returns the URLs for clients of exec, attach and port-forward. It
 // serves them by ExecStreams, AttachStreams and DialPort of its Runtime; see package
 // stream.
@@ -63,7 +66,7 @@ func (r *Runtime) ExecSync(ctx context.Context, req *v1.ExecSyncRequest) (*v1.Ex
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(req.GetTimeout())*time.Second)
 		defer cancel()
 	}
-	output := &budget{left: maxExecOutput}
+	output := &budget{left: maxExecOutput - 2*ownExecOutput}
 	stdout, stderr := capped{budget: output}, capped{budget: output}
 	code, err := proc.Exec(ctx, Exec{Cmd: req.GetCmd(), IO: IO{Stdout: &stdout, Stderr: &stderr}})
 	if err != nil {
@@ -89,14 +92,15 @@ func (b *budget) take(n int) int {
 	return n
 }
 
-// capped keeps what its budget has room for and discards the rest.
+// capped keeps ownExecOutput bytes, and beyond that what its budget has room for.
 type capped struct {
 	budget *budget
 	b      bytes.Buffer
 }
 
 func (w *capped) Write(p []byte) (int, error) {
-	w.b.Write(p[:w.budget.take(len(p))])
+	own := min(len(p), max(0, ownExecOutput-w.b.Len()))
+	w.b.Write(p[:own+w.budget.take(len(p)-own)])
 	return len(p), nil
 }
 

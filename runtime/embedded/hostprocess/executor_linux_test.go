@@ -220,6 +220,9 @@ func TestExecutor_ExecBoundsOutput(t *testing.T) {
 		assert.Zero(t, r.GetExitCode(), script)
 		assert.Greater(t, len(r.GetStdout())+len(r.GetStderr()), 16_000_000, script)
 	}
+	r, err := g.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "head -c 17M /dev/zero; echo failed >&2"}})
+	require.NoError(t, err)
+	assert.Equal(t, "failed\n", string(r.GetStderr()), "one stream leaves room for the other")
 }
 
 func TestExecutor_NamesMountsThatNeedRoot(t *testing.T) {

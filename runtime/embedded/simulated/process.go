@@ -126,7 +126,8 @@ func (p *process) tick() {
 }
 
 // maxDueLines bounds how many lines of repeated output are printed at once: the others are due
-// still. A client may have held it up for long, or it is repeated faster than it can be printed.
+// still, until the container exits. A client may have held it up for long, or it is repeated faster
+// than it can be printed.
 const maxDueLines = 1000
 
 // takeLines returns the lines that are due, once. The caller holds mu.

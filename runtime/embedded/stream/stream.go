@@ -38,7 +38,7 @@ type Server struct {
 
 	mu      sync.Mutex     // guards stopped, and live against additions after it
 	stopped bool           // no stream begins any more
-	live    sync.WaitGroup // streams in progress
+	live    sync.WaitGroup // goroutines that end the streams in progress
 }
 
 // New returns a server for rt on lis, which it owns, and sets it as rt's streaming
