@@ -23,13 +23,13 @@ func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topolo
 		return [][]topology.Hint{{{Nodes: m.topology.NodesOf(a.CPUs), Preferred: true}}}
 	}
 	allocatable := m.topology.Online().Minus(m.cfg.Reserved)
-	available := m.free().Union(m.reusable(pod, container.Name))
+	available := m.availableTo(pod, container)
 	hints := [][]topology.Hint{topology.MakeHints(m.topology.Nodes(), int64(n), func(nodes topology.Set) (int64, int64) {
 		cpus := m.topology.CPUsOf(nodes)
-		return int64(cpus.Intersect(allocatable).Len()), int64(cpus.Intersect(available).Len())
+		return int64(cpus.Intersect(allocatable).Len()), int64(cpus.Intersect(available.cpus).Len())
 	})}
 	if request := memoryRequest(container); m.cfg.MemoryAffinity && request > 0 {
-		hints = append(hints, topology.MakeHints(m.topology.Nodes(), request, m.memory))
+		hints = append(hints, topology.MakeHints(m.topology.Nodes(), request, available.memory))
 	}
 	return hints
 }

@@ -49,6 +49,7 @@ type assignment struct {
 	// all of them.
 	MemoryNodes topology.Set `json:"memoryNodes,omitzero"`
 	Memory      int64        `json:"memory,omitempty"`
+	lifetime                 // of the container that has the memory
 	// reserved means that no container was created with it yet. previous is what the
 	// container has meanwhile, if it is being resized.
 	reserved bool
@@ -231,8 +232,9 @@ func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, n
 		own = own.Union(a.previous.CPUs)
 	}
 	own = own.Minus(m.cfg.Reserved)
-	reusable := m.reusable(pod, container.Name).Union(own)
-	free := m.free().Union(reusable)
+	available := m.availableTo(pod, container)
+	reusable := available.ended.Union(own)
+	free := available.cpus.Union(own)
 	near := m.topology.CPUsOf(nodes)
 	// First its own ones, and those of init containers that have ended, so that the others
 	// stay free.
@@ -240,7 +242,7 @@ func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, n
 		if a.CPUs, ok = m.topology.Pick(candidates, n); !ok {
 			continue
 		}
-		m.pinMemory(container, &a)
+		m.pinMemory(pod, container, &a)
 		if m.pods[pod.UID] == nil {
 			m.pods[pod.UID] = podState{}
 		}
@@ -252,36 +254,19 @@ func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, n
 
 // pinMemory keeps the memory of a container in the NUMA nodes of its CPUs, if it fits there.
 // m.mu is locked.
-func (m *Manager) pinMemory(container *corev1.Container, a *assignment) {
+func (m *Manager) pinMemory(pod *corev1.Pod, container *corev1.Container, a *assignment) {
 	if !m.cfg.MemoryAffinity {
 		return
 	}
 	nodes, request := m.topology.NodesOf(a.CPUs), memoryRequest(container)
-	if _, available := m.memory(nodes); request <= available {
-		a.MemoryNodes, a.Memory = nodes, request
+	if _, free := m.availableTo(pod, container).memory(nodes); request <= free {
+		a.MemoryNodes, a.Memory, a.lifetime = nodes, request, lifetimeOf(pod, container)
 	}
 }
 
 func memoryRequest(container *corev1.Container) int64 {
 	q := container.Resources.Requests[corev1.ResourceMemory]
 	return q.Value()
-}
-
-// memory returns the bytes of NUMA nodes, and how many of them no container is confined to.
-// m.mu is locked.
-func (m *Manager) memory(nodes topology.Set) (all, available int64) {
-	for _, node := range nodes.IDs() {
-		all += m.topology.Memory[node]
-	}
-	available = all
-	for _, p := range m.pods {
-		for _, a := range p {
-			if a.MemoryNodes.Intersect(nodes).Len() > 0 {
-				available -= a.Memory
-			}
-		}
-	}
-	return all, available
 }
 
 // exclusive returns the CPUs that any container has for itself. m.mu is locked.
@@ -324,31 +309,6 @@ func (m *Manager) cpuset(uid types.UID, container string) runtime.Cpuset {
 		return runtime.Cpuset{CPUs: m.shared().String()}
 	}
 	return runtime.Cpuset{CPUs: cpus.String(), MemoryNodes: a.MemoryNodes.String()}
-}
-
-// reusable returns the CPUs of init containers that end before the container starts, and that
-// no other container has taken over. Sidecars keep theirs. m.mu is locked.
-func (m *Manager) reusable(pod *corev1.Pod, container string) topology.Set {
-	state := m.pods[pod.UID]
-	isInit := map[string]bool{}
-	var ended, kept topology.Set
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		if c.Name == container {
-			break
-		}
-		isInit[c.Name] = !podspec.IsSidecar(c)
-	}
-	for owner, a := range state {
-		switch {
-		case owner == container:
-		case isInit[owner]:
-			ended = ended.Union(a.CPUs)
-		default:
-			kept = kept.Union(a.CPUs)
-		}
-	}
-	return ended.Minus(kept)
 }
 
 // Release implements podsync.Releaser: it frees the CPUs of a pod whose containers have all

@@ -52,6 +52,7 @@ func TestManager_RestoresFromRuntime(t *testing.T) {
 		"no container":         `{"version":1,"pods":{"a":{"":{"cpus":"1"}}}}`,
 		"no pod":               `{"version":1,"pods":{"":{"c":{"cpus":"1"}}}}`,
 		"negative memory":      `{"version":1,"pods":{"a":{"c":{"cpus":"1","memory":-1}}}}`,
+		"negative step":        `{"version":1,"pods":{"a":{"c":{"cpus":"1","step":-1}}}}`,
 		"one CPU for two":      `{"version":1,"pods":{"a":{"c":{"cpus":"1-2"}},"b":{"c":{"cpus":"2"}}}}`,
 		"huge":                 `{"version":1,"pods":{}}` + strings.Repeat(" ", 1<<20),
 	} {

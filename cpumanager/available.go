@@ -1,0 +1,115 @@
+package cpumanager
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/topology"
+)
+
+// available is what one container of a pod can get. It is valid while m.mu is locked.
+type available struct {
+	cpus  topology.Set // all of them
+	ended topology.Set // those of init containers that have ended
+
+	m         *Manager
+	pod       types.UID
+	container string
+	lifetime  lifetime
+}
+
+// availableTo returns what a container can get. m.mu is locked.
+func (m *Manager) availableTo(pod *corev1.Pod, container *corev1.Container) available {
+	ended := m.reusable(pod, container.Name)
+	return available{
+		cpus: m.free().Union(ended), ended: ended,
+		m: m, pod: pod.UID, container: container.Name, lifetime: lifetimeOf(pod, container),
+	}
+}
+
+// memory returns the bytes of NUMA nodes, and how many of them no container is confined to that
+// runs at the same time.
+func (av available) memory(nodes topology.Set) (all, free int64) {
+	for _, node := range nodes.IDs() {
+		all += av.m.topology.Memory[node]
+	}
+	free = all
+	for uid, p := range av.m.pods {
+		var during lifetime
+		if uid == av.pod {
+			during = av.lifetime
+		}
+		free -= p.memory(nodes, during)
+	}
+	return all, free
+}
+
+// lifetime says in which steps of its pod a container runs. There is one for each init container,
+// and one for all regular containers. The zero value is that of the pod.
+type lifetime struct {
+	Step int  `json:"step,omitempty"` // in which it starts
+	Once bool `json:"once,omitempty"` // it ends in that step, as ordinary init containers do
+}
+
+func lifetimeOf(pod *corev1.Pod, container *corev1.Container) lifetime {
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.Name == container.Name {
+			return lifetime{Step: i, Once: !podspec.IsSidecar(c)}
+		}
+	}
+	return lifetime{Step: len(pod.Spec.InitContainers)}
+}
+
+// includes reports whether the container runs in a step.
+func (l lifetime) includes(step int) bool {
+	return step == l.Step || step > l.Step && !l.Once
+}
+
+// memory returns the most that containers of a pod use of the memory of NUMA nodes in any step of
+// a lifetime.
+func (p podState) memory(nodes topology.Set, during lifetime) int64 {
+	most := p.memoryIn(during.Step, nodes)
+	for _, a := range p {
+		if during.includes(a.Step) { // only where a container starts they use more
+			most = max(most, p.memoryIn(a.Step, nodes))
+		}
+	}
+	return most
+}
+
+// memoryIn returns what they use in one step.
+func (p podState) memoryIn(step int, nodes topology.Set) int64 {
+	n := int64(0)
+	for _, a := range p {
+		if a.includes(step) && a.MemoryNodes.Intersect(nodes).Len() > 0 {
+			n += a.Memory
+		}
+	}
+	return n
+}
+
+// reusable returns the CPUs of init containers that end before the container starts, and that
+// no other container has taken over. Sidecars keep theirs. m.mu is locked.
+func (m *Manager) reusable(pod *corev1.Pod, container string) topology.Set {
+	state := m.pods[pod.UID]
+	isInit := map[string]bool{}
+	var ended, kept topology.Set
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if c.Name == container {
+			break
+		}
+		isInit[c.Name] = !podspec.IsSidecar(c)
+	}
+	for owner, a := range state {
+		switch {
+		case owner == container:
+		case isInit[owner]:
+			ended = ended.Union(a.CPUs)
+		default:
+			kept = kept.Union(a.CPUs)
+		}
+	}
+	return ended.Minus(kept)
+}

@@ -1,0 +1,89 @@
+package cpumanager_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/cpumanager"
+	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/topology"
+)
+
+// sized requests CPUs and memory.
+func sized(name, cpus, memory string) corev1.Container {
+	c := container(name, cpus)
+	c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse(memory)
+	return c
+}
+
+func withMemory(cfg *cpumanager.Config) { cfg.MemoryAffinity = true }
+
+// admit returns the reason for which a pod is rejected.
+func admit(t *testing.T, m *cpumanager.Manager, policy topology.Policy, nodes int, p *corev1.Pod, others ...*corev1.Pod) string {
+	t.Helper()
+	cfg := topology.Config{Policy: policy, Nodes: topology.NewSet(0, nodes-1), Providers: []topology.Provider{m}}
+	admitter, err := topology.New(cfg)
+	require.NoError(t, err)
+	return admitter.Admit(p, others).Reason
+}
+
+// cpuset returns where a container runs after it is injected.
+func cpuset(t *testing.T, m *cpumanager.Manager, p *corev1.Pod, c *corev1.Container, running bool) runtime.Cpuset {
+	t.Helper()
+	i, err := m.Inject(t.Context(), p, c, running)
+	require.NoError(t, err)
+	return i.Cpuset
+}
+
+// The memory of init containers is used again by those that run after them, and a pod needs only
+// as much as its containers use at the same time.
+func TestManager_InitContainersLendMemory(t *testing.T) {
+	for _, policy := range []topology.Policy{topology.None, topology.BestEffort, topology.Restricted, topology.SingleNUMANode} {
+		t.Run(string(policy), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				file, machine := stateFile(t), newMachine(1, 6)
+				m := newManager(t, machine, file, withMemory)
+				stop := start(t, m, new(fakeRuntime))
+				synctest.Wait()
+				sidecar := sized("sidecar", "1", "1Gi")
+				sidecar.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+				p := pod("p", sized("main", "1", "2Gi"), sized("more", "1", "2Gi"))
+				p.Spec.InitContainers = []corev1.Container{sized("first", "1", "5Gi"), sidecar, sized("last", "1", "5Gi")}
+				require.Empty(t, admit(t, m, policy, 1, p))
+				for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+					for i := range list {
+						require.Equal(t, "0", cpuset(t, m, p, &list[i], false).MemoryNodes, list[i].Name)
+					}
+				}
+				stop()
+
+				// 6 of 8 GiB are in use while the last init container runs beside the sidecar.
+				m = newManager(t, machine, file, withMemory)
+				large, fits := pod("q", sized("c", "1", "2049Mi")), pod("q", sized("c", "1", "2Gi"))
+				require.Empty(t, m.Hints(large, &large.Spec.Containers[0])[1])
+				require.NotEmpty(t, m.Hints(fits, &fits.Spec.Containers[0])[1])
+			})
+		})
+	}
+}
+
+// A sidecar runs beside the containers after it, and so its memory is not used again.
+func TestManager_SidecarsKeepMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, newMachine(1, 4), stateFile(t), withMemory)
+		start(t, m, new(fakeRuntime))
+		synctest.Wait()
+		sidecar := sized("sidecar", "1", "5Gi")
+		sidecar.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+		p := pod("p", sized("main", "1", "5Gi"))
+		p.Spec.InitContainers = []corev1.Container{sized("init", "1", "5Gi"), sidecar}
+		require.Equal(t, topology.ReasonAffinity, admit(t, m, topology.Restricted, 1, p))
+		require.Equal(t, "0", cpuset(t, m, p, &p.Spec.InitContainers[0], false).MemoryNodes)
+		require.Equal(t, "0", cpuset(t, m, p, &p.Spec.InitContainers[1], false).MemoryNodes, "that of the init container")
+		require.Empty(t, cpuset(t, m, p, &p.Spec.Containers[0], false).MemoryNodes)
+	})
+}
