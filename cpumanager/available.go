@@ -11,6 +11,7 @@ import (
 // available is what one container of a pod can get. It is valid while m.mu is locked.
 type available struct {
 	cpus  topology.Set // all of them
+	own   topology.Set // those that it has, or that are reserved for it
 	ended topology.Set // those of init containers that have ended
 
 	m         *Manager
@@ -21,26 +22,40 @@ type available struct {
 
 // availableTo returns what a container can get. m.mu is locked.
 func (m *Manager) availableTo(pod *corev1.Pod, container *corev1.Container) available {
-	ended := m.reusable(pod, container.Name)
+	current := m.pods[pod.UID][container.Name]
+	own, ended := current.CPUs, m.reusable(pod, container.Name)
+	if current.previous != nil {
+		own = own.Union(current.previous.CPUs)
+	}
+	own = own.Minus(m.cfg.Reserved)
 	return available{
-		cpus: m.free().Union(ended), ended: ended,
+		cpus: m.free().Union(own).Union(ended), own: own, ended: ended,
 		m: m, pod: pod.UID, container: container.Name, lifetime: lifetimeOf(pod, container),
 	}
 }
 
-// memory returns the bytes of NUMA nodes, and how many of them no container is confined to that
-// runs at the same time.
+// fits reports whether these NUMA nodes have n CPUs, and the memory if that counts.
+func (av available) fits(nodes topology.Set, n int, memory int64) bool {
+	if av.cpus.Intersect(av.m.topology.CPUsOf(nodes)).Len() < n {
+		return false
+	}
+	_, free := av.memory(nodes)
+	return memory <= free || !av.m.cfg.MemoryAffinity
+}
+
+// memory returns the bytes of NUMA nodes, and how many of them no other container is confined to
+// that runs at the same time.
 func (av available) memory(nodes topology.Set) (all, free int64) {
 	for _, node := range nodes.IDs() {
 		all += av.m.topology.Memory[node]
 	}
 	free = all
 	for uid, p := range av.m.pods {
-		var during lifetime
 		if uid == av.pod {
-			during = av.lifetime
+			free -= p.memory(nodes, av.lifetime, av.container)
+		} else {
+			free -= p.memory(nodes, lifetime{}, "")
 		}
-		free -= p.memory(nodes, during)
 	}
 	return all, free
 }
@@ -66,25 +81,37 @@ func (l lifetime) includes(step int) bool {
 	return step == l.Step || step > l.Step && !l.Once
 }
 
-// memory returns the most that containers of a pod use of the memory of NUMA nodes in any step of
-// a lifetime.
-func (p podState) memory(nodes topology.Set, during lifetime) int64 {
-	most := p.memoryIn(during.Step, nodes)
+// memory returns the most that the containers of a pod, except one, have of the memory of NUMA
+// nodes in any step of a lifetime.
+func (p podState) memory(nodes topology.Set, during lifetime, except string) int64 {
+	most := p.memoryIn(during.Step, nodes, except)
 	for _, a := range p {
-		if during.includes(a.Step) { // only where a container starts they use more
-			most = max(most, p.memoryIn(a.Step, nodes))
+		if during.includes(a.Step) { // only where a container starts it becomes more
+			most = max(most, p.memoryIn(a.Step, nodes, except))
 		}
 	}
 	return most
 }
 
-// memoryIn returns what they use in one step.
-func (p podState) memoryIn(step int, nodes topology.Set) int64 {
+// memoryIn returns what they have in one step.
+func (p podState) memoryIn(step int, nodes topology.Set, except string) int64 {
 	n := int64(0)
-	for _, a := range p {
-		if a.includes(step) && a.MemoryNodes.Intersect(nodes).Len() > 0 {
-			n += a.Memory
+	for container, a := range p {
+		if container != except && a.includes(step) {
+			n += a.memoryOf(nodes)
 		}
+	}
+	return n
+}
+
+// memoryOf returns how much of the memory of NUMA nodes a container has or is to get.
+func (a assignment) memoryOf(nodes topology.Set) int64 {
+	n := int64(0)
+	if a.MemoryNodes.Intersect(nodes).Len() > 0 {
+		n = a.Memory
+	}
+	if a.previous != nil {
+		n = max(n, a.previous.memoryOf(nodes))
 	}
 	return n
 }

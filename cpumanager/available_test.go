@@ -87,3 +87,51 @@ func TestManager_SidecarsKeepMemory(t *testing.T) {
 		require.Empty(t, cpuset(t, m, p, &p.Spec.Containers[0], false).MemoryNodes)
 	})
 }
+
+// A container that is resized may use what it has itself, and stays in its NUMA nodes if it can.
+func TestManager_ResizesWithOwnResources(t *testing.T) {
+	for name, tt := range map[string]struct {
+		nodes, cpus   int // of the machine: nodes of so many CPUs
+		before, after corev1.Container
+		want          string // CPUs@memory nodes
+		hints         int
+		policies      []topology.Policy
+	}{
+		"its CPUs":        {1, 8, container("c", "4"), container("c", "6"), "1-6@0", 1, []topology.Policy{topology.None, topology.BestEffort, topology.Restricted, topology.SingleNUMANode}},
+		"its memory":      {1, 8, sized("c", "2", "5Gi"), sized("c", "3", "5Gi"), "1-3@0", 1, []topology.Policy{topology.None, topology.BestEffort, topology.Restricted, topology.SingleNUMANode}},
+		"its nodes":       {2, 4, container("c", "2"), container("c", "3"), "1-3@0", 1, []topology.Policy{topology.BestEffort, topology.Restricted, topology.SingleNUMANode}},
+		"too few CPUs":    {2, 4, container("c", "2"), container("c", "4"), "4-7@1", 2, []topology.Policy{topology.BestEffort, topology.Restricted, topology.SingleNUMANode}},
+		"too much memory": {2, 4, container("c", "2"), sized("c", "3", "9Gi"), "1-3@", 2, []topology.Policy{topology.None}},
+	} {
+		for _, policy := range tt.policies {
+			t.Run(name+"/"+string(policy), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					m := newManager(t, newMachine(tt.nodes, tt.cpus), stateFile(t), withMemory)
+					start(t, m, new(fakeRuntime))
+					synctest.Wait()
+					require.Equal(t, "0", cpuset(t, m, pod("p", tt.before), &tt.before, false).MemoryNodes)
+					p := pod("p", tt.after)
+					require.Len(t, m.Hints(p, &tt.after), tt.hints)
+					require.Empty(t, admit(t, m, policy, tt.nodes, p))
+					set := cpuset(t, m, p, &tt.after, true)
+					require.Equal(t, tt.want, set.CPUs+"@"+set.MemoryNodes)
+				})
+			})
+		}
+	}
+}
+
+// What a container has while it is being resized is not free yet.
+func TestManager_KeepsMemoryUntilResized(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, newMachine(1, 8), stateFile(t), withMemory)
+		start(t, m, new(fakeRuntime))
+		synctest.Wait()
+		before, after, other := sized("c", "2", "5Gi"), sized("c", "1", "1Gi"), sized("c", "1", "5Gi")
+		require.Equal(t, "0", cpuset(t, m, pod("p", before), &before, false).MemoryNodes)
+		require.NoError(t, m.Reserve(pod("p", after), &after, topology.NewSet(0)))
+		require.Empty(t, m.Hints(pod("q", other), &other)[1])
+		cpuset(t, m, pod("p", after), &after, true)
+		require.NotEmpty(t, m.Hints(pod("q", other), &other)[1])
+	})
+}

@@ -19,16 +19,21 @@ func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topolo
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if a, ok := m.pods[pod.UID][container.Name]; ok && a.isFor(n, m.topology.Online()) {
+	a, ok := m.pods[pod.UID][container.Name]
+	if ok && a.isFor(n, m.topology.Online()) {
 		return [][]topology.Hint{{{Nodes: m.topology.NodesOf(a.CPUs), Preferred: true}}}
 	}
+	request, available := memoryRequest(container), m.availableTo(pod, container)
+	// A container that is resized stays in its NUMA nodes if it can.
+	if nodes := m.topology.NodesOf(a.effective().CPUs); available.fits(nodes, n, request) {
+		return [][]topology.Hint{{{Nodes: nodes, Preferred: true}}}
+	}
 	allocatable := m.topology.Online().Minus(m.cfg.Reserved)
-	available := m.availableTo(pod, container)
 	hints := [][]topology.Hint{topology.MakeHints(m.topology.Nodes(), int64(n), func(nodes topology.Set) (int64, int64) {
 		cpus := m.topology.CPUsOf(nodes)
 		return int64(cpus.Intersect(allocatable).Len()), int64(cpus.Intersect(available.cpus).Len())
 	})}
-	if request := memoryRequest(container); m.cfg.MemoryAffinity && request > 0 {
+	if m.cfg.MemoryAffinity && request > 0 {
 		hints = append(hints, topology.MakeHints(m.topology.Nodes(), request, available.memory))
 	}
 	return hints

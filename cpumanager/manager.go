@@ -219,7 +219,6 @@ func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, n
 		return nil
 	}
 	a := assignment{reserved: true}
-	own := current.CPUs
 	switch {
 	case ok && !current.reserved:
 		a.previous = &current
@@ -229,12 +228,10 @@ func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, n
 			return nil
 		}
 		a.previous = current.previous
-		own = own.Union(a.previous.CPUs)
 	}
-	own = own.Minus(m.cfg.Reserved)
 	available := m.availableTo(pod, container)
-	reusable := available.ended.Union(own)
-	free := available.cpus.Union(own)
+	own, free := available.own, available.cpus
+	reusable := own.Union(available.ended)
 	near := m.topology.CPUsOf(nodes)
 	// First its own ones, and those of init containers that have ended, so that the others
 	// stay free.
