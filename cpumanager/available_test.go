@@ -1,12 +1,14 @@
 package cpumanager_test
 
 import (
+	"os"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/cpumanager"
 	"github.com/sublet-dev/agent/runtime"
@@ -133,5 +135,59 @@ func TestManager_KeepsMemoryUntilResized(t *testing.T) {
 		require.Empty(t, m.Hints(pod("q", other), &other)[1])
 		cpuset(t, m, pod("p", after), &after, true)
 		require.NotEmpty(t, m.Hints(pod("q", other), &other)[1])
+	})
+}
+
+// The memory of a container that is resized is promised to no other, also if it keeps its CPUs.
+func TestInject_AccountsForResizedMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file, rt := stateFile(t), new(fakeRuntime)
+		m := newManager(t, newMachine(1, 6), file, withMemory)
+		start(t, m, rt)
+		synctest.Wait()
+		saved := func(want string) {
+			t.Helper()
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			require.JSONEq(t, `{"version":1,"pods":{"p":{"c":`+want+`}}}`, string(text))
+		}
+		c, larger, other := sized("c", "2", "1Gi"), sized("c", "2", "7Gi"), sized("c", "1", "6Gi")
+		require.Equal(t, runtime.Cpuset{CPUs: "1-2", MemoryNodes: "0"}, cpuset(t, m, pod("p", c), &c, false))
+		require.NotEmpty(t, m.Hints(pod("q", other), &other)[1])
+		require.Equal(t, runtime.Cpuset{CPUs: "1-2", MemoryNodes: "0"}, cpuset(t, m, pod("p", larger), &larger, true))
+		saved(`{"cpus":"1-2","memoryNodes":"0","memory":7516192768}`)
+		q := pod("q", other)
+		require.Empty(t, m.Hints(q, &other)[1])
+		require.Empty(t, cpuset(t, m, q, &other, false).MemoryNodes)
+		require.NoError(t, m.Release(t.Context(), q.UID))
+
+		require.Equal(t, "0", cpuset(t, m, pod("p", c), &c, true).MemoryNodes, "smaller again")
+		saved(`{"cpus":"1-2","memoryNodes":"0","memory":1073741824}`)
+		require.Equal(t, "0", cpuset(t, m, q, &other, false).MemoryNodes)
+		require.Equal(t, runtime.Cpuset{CPUs: "1-2"}, cpuset(t, m, pod("p", larger), &larger, true), "it does not fit any more")
+	})
+}
+
+// An admitter decides about more memory, which is set aside then.
+func TestManager_AdmitsResizedMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var assigned []types.UID
+		m := newManager(t, newMachine(1, 6), stateFile(t), withMemory, func(cfg *cpumanager.Config) {
+			cfg.Hooks.Assigned = func(uid types.UID, _ string, _ topology.Set) { assigned = append(assigned, uid) }
+		})
+		start(t, m, new(fakeRuntime))
+		synctest.Wait()
+		c, other := sized("c", "2", "1Gi"), sized("c", "1", "3Gi")
+		require.Equal(t, "0", cpuset(t, m, pod("p", c), &c, false).MemoryNodes)
+		require.Equal(t, "0", cpuset(t, m, pod("q", other), &other, false).MemoryNodes)
+		others := []*corev1.Pod{pod("p", c), pod("q", other)}
+		require.Equal(t, topology.ReasonAffinity, admit(t, m, topology.Restricted, 1, pod("p", sized("c", "2", "6Gi")), others...))
+		require.Empty(t, admit(t, m, topology.Restricted, 1, pod("p", c), others...), "what it has")
+		larger, third := sized("c", "2", "5Gi"), pod("r", sized("c", "1", "1Gi"))
+		require.Empty(t, admit(t, m, topology.Restricted, 1, pod("p", larger), others...))
+		require.Equal(t, topology.ReasonAffinity, admit(t, m, topology.Restricted, 1, third, others...))
+		require.Equal(t, runtime.Cpuset{CPUs: "1-2", MemoryNodes: "0"}, cpuset(t, m, pod("p", larger), &larger, true))
+		require.Equal(t, topology.ReasonAffinity, admit(t, m, topology.Restricted, 1, third, others...))
+		require.Equal(t, []types.UID{"p", "q"}, assigned, "it keeps its CPUs")
 	})
 }

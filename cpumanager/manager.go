@@ -141,6 +141,10 @@ func (m *Manager) resize(pod *corev1.Pod, container *corev1.Container, n int) er
 	case a.CPUs.Len() == 0:
 	case a.CPUs.Len() == n:
 		a.unmet = 0
+		if m.missingMemory(a, container) != 0 {
+			m.pinMemory(pod, container, &a)
+			m.file.Changed()
+		}
 		m.pods[pod.UID][container.Name] = a
 	case n > 0:
 		if err = m.reserve(pod, container, n, m.topology.Nodes()); err != nil {
@@ -167,8 +171,9 @@ func (m *Manager) resize(pod *corev1.Pod, container *corev1.Container, n int) er
 func (m *Manager) confirm(pod *corev1.Pod, container string) error {
 	m.mu.Lock()
 	a, ok := m.pods[pod.UID][container]
-	isNew := ok && a.reserved
-	if isNew {
+	isNew := false
+	if ok && a.reserved {
+		isNew = !a.CPUs.Equal(a.effective().CPUs) // otherwise only its memory is resized
 		a.reserved, a.previous = false, nil
 		m.pods[pod.UID][container] = a
 		m.file.Changed()
@@ -211,11 +216,11 @@ func (m *Manager) isRestored() bool {
 	}
 }
 
-// reserve sets n CPUs aside for a container that does not have as many, from these NUMA nodes
+// reserve sets n CPUs and its memory aside for a container that has others, from these NUMA nodes
 // if possible. m.mu is locked.
 func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, nodes topology.Set) error {
 	current, ok := m.pods[pod.UID][container.Name]
-	if ok && current.isFor(n, m.topology.Online()) {
+	if ok && m.suffices(current, n, container) {
 		return nil
 	}
 	a := assignment{reserved: true}
@@ -223,7 +228,7 @@ func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, n
 	case ok && !current.reserved:
 		a.previous = &current
 	case current.previous != nil:
-		if current.previous.isFor(n, m.topology.Online()) {
+		if m.suffices(*current.previous, n, container) {
 			m.pods[pod.UID][container.Name] = *current.previous
 			return nil
 		}
@@ -249,13 +254,28 @@ func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, n
 	return fmt.Errorf("%w: requested=%d, available=%d", ErrNotEnough, n, free.Intersect(m.topology.Online()).Len())
 }
 
-// pinMemory keeps the memory of a container in the NUMA nodes of its CPUs, if it fits there.
-// m.mu is locked.
+// suffices reports whether an assignment is what the container requests. m.mu is locked.
+func (m *Manager) suffices(a assignment, n int, container *corev1.Container) bool {
+	return a.isFor(n, m.topology.Online()) && m.missingMemory(a, container) == 0
+}
+
+// missingMemory returns how much more memory the container requests than the assignment confines,
+// less than 0 if it requests less. Memory that is not confined does not count.
+func (m *Manager) missingMemory(a assignment, container *corev1.Container) int64 {
+	if !m.cfg.MemoryAffinity || a.MemoryNodes.Len() == 0 {
+		return 0
+	}
+	return memoryRequest(container) - a.Memory
+}
+
+// pinMemory keeps the memory of a container in the NUMA nodes of its CPUs, if it fits there, and
+// in no nodes otherwise. m.mu is locked.
 func (m *Manager) pinMemory(pod *corev1.Pod, container *corev1.Container, a *assignment) {
 	if !m.cfg.MemoryAffinity {
 		return
 	}
 	nodes, request := m.topology.NodesOf(a.CPUs), memoryRequest(container)
+	a.MemoryNodes, a.Memory, a.lifetime = topology.Set{}, 0, lifetime{}
 	if _, free := m.availableTo(pod, container).memory(nodes); request <= free {
 		a.MemoryNodes, a.Memory, a.lifetime = nodes, request, lifetimeOf(pod, container)
 	}
