@@ -191,3 +191,30 @@ func TestManager_AdmitsResizedMemory(t *testing.T) {
 		require.Equal(t, []types.UID{"p", "q"}, assigned, "it keeps its CPUs")
 	})
 }
+
+// A container that needs more CPUs than the preferred NUMA nodes have gets all of theirs, and the
+// others from the other nodes.
+func TestReserve_UsesPreferredNodesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, newMachine(2, 4), stateFile(t))
+		start(t, m, new(fakeRuntime))
+		synctest.Wait()
+		c, other, huge := container("c", "4"), container("c", "2"), container("c", "6")
+		require.ErrorIs(t, m.Reserve(pod("huge", container("c", "8")), new(container("c", "8")), topology.NewSet(0)), cpumanager.ErrNotEnough)
+		for name, tt := range map[string]struct {
+			container corev1.Container
+			nodes     topology.Set
+			want      string
+		}{
+			"too few":      {c, topology.NewSet(0), "1-4"},
+			"enough":       {other, topology.NewSet(0), "1-2"},
+			"on two":       {huge, topology.NewSet(1), "1-2,4-7"},
+			"none of them": {other, topology.NewSet(2), "1-2"},
+		} {
+			p := pod("p", tt.container)
+			require.NoError(t, m.Reserve(p, &tt.container, tt.nodes), name)
+			require.Equal(t, tt.want, inject(t, m, p), name)
+			require.NoError(t, m.Release(t.Context(), p.UID))
+		}
+	})
+}

@@ -240,10 +240,17 @@ func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, n
 	near := m.topology.CPUsOf(nodes)
 	// First its own ones, and those of init containers that have ended, so that the others
 	// stay free.
-	for _, candidates := range []topology.Set{own.Intersect(near), reusable.Intersect(near), free.Intersect(near), free} {
-		if a.CPUs, ok = m.topology.Pick(candidates, n); !ok {
+	preferred := free.Intersect(near)
+	for _, from := range []struct{ all, rest topology.Set }{
+		{rest: own.Intersect(near)},
+		{rest: reusable.Intersect(near)},
+		{rest: preferred},
+		{all: preferred, rest: free.Minus(preferred)}, // too few: all of them, and others
+	} {
+		if a.CPUs, ok = m.topology.Pick(from.rest, n-from.all.Len()); !ok {
 			continue
 		}
+		a.CPUs = a.CPUs.Union(from.all)
 		m.pinMemory(pod, container, &a)
 		if m.pods[pod.UID] == nil {
 			m.pods[pod.UID] = podState{}
