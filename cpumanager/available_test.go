@@ -192,6 +192,25 @@ func TestManager_AdmitsResizedMemory(t *testing.T) {
 	})
 }
 
+// A container whose resize is taken back keeps its memory, also if the resize would not have fit.
+func TestManager_ForgetsResizedMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, newMachine(1, 6), stateFile(t), withMemory)
+		start(t, m, new(fakeRuntime))
+		synctest.Wait()
+		c, larger := sized("c", "2", "1Gi"), sized("c", "2", "9Gi")
+		p := pod("p", c)
+		require.Equal(t, "0", cpuset(t, m, p, &c, false).MemoryNodes)
+		for _, withdraw := range []bool{false, true} {
+			require.NoError(t, m.Reserve(pod("p", larger), &larger, topology.NewSet(0)))
+			if withdraw {
+				require.NoError(t, m.Reserve(p, &c, topology.NewSet(0)))
+			}
+			require.Equal(t, "0", cpuset(t, m, p, &c, true).MemoryNodes)
+		}
+	})
+}
+
 // A container that needs more CPUs than the preferred NUMA nodes have gets all of theirs, and the
 // others from the other nodes.
 func TestReserve_UsesPreferredNodesFirst(t *testing.T) {

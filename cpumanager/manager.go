@@ -137,7 +137,7 @@ func (m *Manager) resize(pod *corev1.Pod, container *corev1.Container, n int) er
 	var err error
 	known := false // err, from the call before
 	m.mu.Lock()
-	switch a := m.pods[pod.UID][container.Name]; {
+	switch a, _ := m.current(pod, container, n); {
 	case a.CPUs.Len() == 0:
 	case a.CPUs.Len() == n:
 		a.unmet = 0
@@ -219,7 +219,7 @@ func (m *Manager) isRestored() bool {
 // reserve sets n CPUs and its memory aside for a container that has others, from these NUMA nodes
 // if possible. m.mu is locked.
 func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, nodes topology.Set) error {
-	current, ok := m.pods[pod.UID][container.Name]
+	current, ok := m.current(pod, container, n)
 	if ok && m.suffices(current, n, container) {
 		return nil
 	}
@@ -228,10 +228,6 @@ func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, n
 	case ok && !current.reserved:
 		a.previous = &current
 	case current.previous != nil:
-		if m.suffices(*current.previous, n, container) {
-			m.pods[pod.UID][container.Name] = *current.previous
-			return nil
-		}
 		a.previous = current.previous
 	}
 	available := m.availableTo(pod, container)
@@ -259,6 +255,17 @@ func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, n
 		return nil
 	}
 	return fmt.Errorf("%w: requested=%d, available=%d", ErrNotEnough, n, free.Intersect(m.topology.Online()).Len())
+}
+
+// current returns the assignment of a container, without a resize that was taken back. m.mu is
+// locked.
+func (m *Manager) current(pod *corev1.Pod, container *corev1.Container, n int) (assignment, bool) {
+	a, ok := m.pods[pod.UID][container.Name]
+	if a.previous != nil && m.suffices(*a.previous, n, container) {
+		a = *a.previous
+		m.pods[pod.UID][container.Name] = a
+	}
+	return a, ok
 }
 
 // suffices reports whether an assignment is what the container requests. m.mu is locked.
