@@ -22,6 +22,9 @@ import (
 // freshLink is how long a link may dangle, because it is created before its log.
 const freshLink = time.Minute
 
+// maxFileName is the length of the name of a link that may be cut off, in bytes.
+const maxFileName = 255
+
 // uidOf returns the UID in the name of a pod's log directory, or "" for other names.
 func uidOf(dir string) types.UID {
 	parts := strings.Split(dir, "_")
@@ -100,12 +103,13 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, changes uint64, urgent bool, r
 		return nil
 	}
 	c.logs = readLogs{}
-	known := make(map[types.UID]bool, len(pods))
+	listed := make(map[types.UID]*runtime.Pod, len(pods))
 	for i := range pods {
-		// The list may contain what was just removed. What could not be removed is
-		// handled by the next collection.
-		known[pods[i].UID] = pods[i].CouldHaveRunningContainers()
+		listed[pods[i].UID] = &pods[i]
 	}
+	// The list may contain what was just removed. What could not be removed is
+	// handled by the next collection.
+	mayRun := func(uid types.UID) bool { return listed[uid] != nil && listed[uid].CouldHaveRunningContainers() }
 	return c.inLogs(func(root *os.Root) error {
 		info, _ := root.Stat(".") // without it, the version is not current later
 		read := readLogs{version: fileversion.Of(info, time.Now()), changes: changes}
@@ -116,7 +120,7 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, changes uint64, urgent bool, r
 		isDeleted := make(map[string]bool)
 		for _, e := range entries {
 			uid := uidOf(e.Name())
-			if !e.IsDir() || uid == "" || known[uid] {
+			if !e.IsDir() || uid == "" || mayRun(uid) {
 				continue
 			}
 			read.notLive = append(read.notLive, uid)
@@ -128,7 +132,8 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, changes uint64, urgent bool, r
 			c.logs = read
 		}
 		// Links first: without the directory, their owner is unknown.
-		errs := []error{err, c.cleanLinks(isOurs, isDeleted, urgent, result)}
+		mayClean := func(dir, link string) bool { return !mayReopen(listed[uidOf(dir)], link) && c.mayClean(dir, isOurs) }
+		errs := []error{err, c.cleanLinks(mayClean, isDeleted, urgent, result)}
 		for _, name := range deleted {
 			if err := removeMarked(root, name); err != nil {
 				errs = append(errs, fmt.Errorf("remove log directory %s: %w", name, err))
@@ -160,8 +165,8 @@ func removeMarked(root *os.Root, name string) error {
 
 // cleanLinks removes links into directories that are being removed, and dangling
 // links into directories of this agent's pods and into those that do not exist: a
-// pod that finishes takes its log directory along.
-func (c *Collector) cleanLinks(isOurs func(dir string) bool, isDeleted map[string]bool, urgent bool, result *Result) error {
+// pod that finishes takes its log directory along. mayClean decides about those that dangle.
+func (c *Collector) cleanLinks(mayClean func(dir, link string) bool, isDeleted map[string]bool, urgent bool, result *Result) error {
 	if c.cfg.LinksDir == "" {
 		return nil
 	}
@@ -176,7 +181,7 @@ func (c *Collector) cleanLinks(isOurs func(dir string) bool, isDeleted map[strin
 			continue
 		}
 		dir := c.pointsInto(path)
-		if dir == "" || !isDeleted[dir] && (!dangles(path, urgent) || !c.mayClean(dir, isOurs)) {
+		if dir == "" || !isDeleted[dir] && (!dangles(path, urgent) || !mayClean(dir, e.Name())) {
 			continue
 		}
 		if err := fserr.IgnoreNotExist(os.Remove(path)); err != nil {
@@ -186,6 +191,15 @@ func (c *Collector) cleanLinks(isOurs func(dir string) bool, isDeleted map[strin
 		result.Links++
 	}
 	return errors.Join(errs...)
+}
+
+// mayReopen reports whether a dangling link of this name may be that of a container of the pod that
+// has not ended. Its log is missing while it is rotated, until the runtime opens the new one, and a
+// link is only made when a container starts. If the name is cut off, it may be of any container.
+func mayReopen(pod *runtime.Pod, link string) bool {
+	return pod != nil && slices.ContainsFunc(pod.Containers, func(ct runtime.Container) bool {
+		return ct.State != runtime.Exited && (len(link) == maxFileName || strings.HasSuffix(link, "-"+ct.ID+".log"))
+	})
 }
 
 // mayClean reports whether dangling links into a directory of the logs directory may be removed: it is that of one of this agent's pods,
