@@ -42,9 +42,8 @@ func (a *Admitter) matches(term corev1.NodeSelectorTerm) bool {
 	if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
 		return false
 	}
-	fields := labels.Set{"metadata.name": a.cfg.NodeName}
 	for _, r := range term.MatchFields {
-		if !matches(fields, r) {
+		if !a.matchesField(r) {
 			return false
 		}
 	}
@@ -54,6 +53,22 @@ func (a *Admitter) matches(term corev1.NodeSelectorTerm) bool {
 		}
 	}
 	return true
+}
+
+// matchesField reports whether the node meets a requirement of a field: the name, with one value. Unlike
+// the value of a label, a name may have more than 63 characters.
+func (a *Admitter) matchesField(r corev1.NodeSelectorRequirement) bool {
+	if r.Key != "metadata.name" || len(r.Values) != 1 {
+		return false
+	}
+	switch r.Operator {
+	case corev1.NodeSelectorOpIn:
+		return r.Values[0] == a.cfg.NodeName
+	case corev1.NodeSelectorOpNotIn:
+		return r.Values[0] != a.cfg.NodeName
+	default:
+		return false
+	}
 }
 
 // matches reports whether the set meets a requirement. An invalid requirement is
