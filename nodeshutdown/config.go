@@ -20,7 +20,8 @@ type Config struct {
 	// Dial connects to the service that shuts the machine down. It is called again, with back-off, when the
 	// connection fails. See package logind.
 	Dial func(ctx context.Context) (Login, error)
-	// StateFile records when the last shutdown began and ended. Its directory must exist when Run is called. Default: none.
+	// StateFile records when the last shutdown began and ended, unless it was cancelled. Its directory must exist when Run is called.
+	// Default: none.
 	StateFile string
 	// NodeName is that of the events. Default: no events about the node.
 	NodeName string

@@ -237,6 +237,8 @@ func (r *Runner) shutDown(ctx context.Context, changes <-chan bool, lock io.Clos
 				return true, false
 			case !down:
 				cancel()
+				<-done
+				r.forget()
 				return false, true
 			}
 		case <-ctx.Done():

@@ -184,6 +184,48 @@ func TestManager_RecordsShutdown(t *testing.T) {
 	boot("with another file", second, `0s level=WARN msg="reading the record of the previous node shutdown failed" err="`+file+` is not a regular file"`)
 }
 
+// A shutdown that was cancelled is none that the next process reports, whether all pods had terminated or not.
+func TestManager_ForgetsCancelledShutdown(t *testing.T) {
+	for name, after := range map[string]time.Duration{"while pods terminate": 5 * second, "after pods have terminated": 25 * second} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "state.json")
+			synctest.Test(t, func(t *testing.T) {
+				m := newMachine(newPod("a", 0))
+				start(t, m, file, nodeshutdown.GracePeriods(30*second, 10*second)...)
+				m.set(true)
+				time.Sleep(after)
+				assert.FileExists(t, file)
+				m.set(false)
+				synctest.Wait()
+				assert.NoFileExists(t, file)
+			})
+			synctest.Test(t, func(t *testing.T) {
+				m := newMachine()
+				start(t, m, file, nodeshutdown.GracePeriods(30*second, 10*second)...)
+				m.requireTrace(t, "0s locked for 40s")
+			})
+		})
+	}
+}
+
+// A record that cannot be removed is logged.
+func TestManager_CannotForget(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state")
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine()
+		start(t, m, file, nodeshutdown.GracePeriods(5*second, 0)...)
+		m.set(true)
+		synctest.Wait()
+		require.NoError(t, os.Remove(file))
+		require.NoError(t, os.MkdirAll(filepath.Join(file, "full"), 0o700))
+		m.set(false)
+		synctest.Wait()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		assert.Contains(t, strings.Join(m.trace, "\n"), `level=WARN msg="removing the record of a cancelled node shutdown failed"`)
+	})
+}
+
 // SD-2: other periods hold from the next shutdown on, with a lock that is long enough; the machine is never without a lock.
 func TestManager_SetGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

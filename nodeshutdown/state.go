@@ -20,7 +20,7 @@ const maxStateBytes = 4 << 10
 // state is the format of the state file, which is the kubelet's.
 type state struct {
 	StartTime time.Time `json:"startTime"`
-	EndTime   time.Time `json:"endTime,omitzero"` // zero: the periods were too short, or the shutdown was cancelled
+	EndTime   time.Time `json:"endTime,omitzero"` // zero: the periods were too short, or the agent was stopped
 }
 
 func (r *Runner) save(s state) {
@@ -33,6 +33,16 @@ func (r *Runner) save(s state) {
 	}
 	if err != nil {
 		r.m.cfg.Logger.Warn("recording the node shutdown failed", logattr.Err(err))
+	}
+}
+
+// forget removes the record of a shutdown that was cancelled: the next process must not report it.
+func (r *Runner) forget() {
+	if r.m.cfg.StateFile == "" {
+		return
+	}
+	if err := os.Remove(r.m.cfg.StateFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.m.cfg.Logger.Warn("removing the record of a cancelled node shutdown failed", logattr.Err(err))
 	}
 }
 
