@@ -64,8 +64,10 @@ type Config struct {
 // goroutine.
 type Admitter struct {
 	cfg    Config
-	checks []check
 	totals requestTotals
+
+	checks         []check // those of the reasons that are reported first are first
+	criticalChecks []check // of critical pods
 }
 
 // check decides whether a pod may run together with the others.
@@ -103,8 +105,11 @@ func New(cfg Config) (*Admitter, error) {
 		cfg.Unsupported = podspec.Unsupported
 	}
 	a := &Admitter{cfg: cfg}
-	// Cheap checks first, and those whose result does not depend on other pods.
-	a.checks = []check{a.system, a.features, a.sysctls, a.nodeName, a.affinity, a.taints, a.checkResources, a.ports}
+	// The reported reason is the first one, in the kubelet's order. A critical pod is not rejected for want of
+	// resources if it has another reason; its ports are last because preempted pods free theirs.
+	first := []check{a.system, a.features, a.sysctls}
+	a.checks = slices.Concat(first, []check{a.checkResources, a.affinity, a.nodeName, a.ports, a.taints})
+	a.criticalChecks = slices.Concat(first, []check{a.affinity, a.nodeName, a.taints, a.checkResources, a.ports})
 	return a, nil
 }
 
@@ -116,7 +121,11 @@ func New(cfg Config) (*Admitter, error) {
 // time proportional to the number of others that differ from the previous call,
 // plus about a nanosecond for each other pod.
 func (a *Admitter) Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
-	for _, c := range a.checks {
+	checks := a.checks
+	if podspec.IsCritical(pod) {
+		checks = a.criticalChecks
+	}
+	for _, c := range checks {
 		if result := c(pod, others); !result.Admitted {
 			return result
 		}

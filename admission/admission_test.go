@@ -313,7 +313,7 @@ func TestNew_CopiesConfig(t *testing.T) {
 // pods are added, replaced and removed between calls.
 func TestAdmitter_CachedTotalsMatchSum(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
-	names := []corev1.ResourceName{corev1.ResourceCPU, "hugepages-2Mi", corev1.ResourceMemory} // in the order of the checks
+	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, "hugepages-2Mi"} // in the order of the checks
 	some := func() corev1.ResourceList {
 		l := corev1.ResourceList{}
 		for _, name := range names {

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,7 +14,7 @@ import (
 )
 
 // checkResources checks the number of pods and then each resource that the pod
-// requests. The result contains all insufficient resources.
+// requests. The result contains all insufficient resources, in the kubelet's order.
 func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
 	var requests corev1.ResourceList
 	if a.cfg.Allocatable != nil || a.cfg.Devices != nil {
@@ -30,7 +31,7 @@ func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) podspec
 	if n := a.totals.count(pod); a.cfg.MaxPods > 0 && n >= a.cfg.MaxPods {
 		short = append(short, shortage{corev1.ResourcePods, 1, int64(n), int64(a.cfg.MaxPods)})
 	}
-	for _, name := range slices.Sorted(maps.Keys(requests)) {
+	for _, name := range slices.SortedFunc(maps.Keys(requests), compareNames) {
 		request, allocatable := requests[name], total[name]
 		if !checked(pod, name, total) {
 			continue
@@ -42,6 +43,22 @@ func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) podspec
 		}
 	}
 	return insufficient(short)
+}
+
+// compareNames orders resources as a kubelet reports them. It has no order for those after the first three.
+func compareNames(a, b corev1.ResourceName) int {
+	rank := func(name corev1.ResourceName) int {
+		switch name {
+		case corev1.ResourceCPU:
+			return 0
+		case corev1.ResourceMemory:
+			return 1
+		case corev1.ResourceEphemeralStorage:
+			return 2
+		}
+		return 3
+	}
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
 }
 
 // shortage is an insufficient resource, in the units of amount.
