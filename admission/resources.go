@@ -45,18 +45,14 @@ func (a *Admitter) checkResources(pod *corev1.Pod, others []*corev1.Pod) podspec
 	return insufficient(short)
 }
 
-// compareNames orders resources as a kubelet reports them. It has no order for those after the first three.
+// compareNames orders resources as a kubelet reports them. It has no order for those that are not ranked.
 func compareNames(a, b corev1.ResourceName) int {
+	ranked := [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
 	rank := func(name corev1.ResourceName) int {
-		switch name {
-		case corev1.ResourceCPU:
-			return 0
-		case corev1.ResourceMemory:
-			return 1
-		case corev1.ResourceEphemeralStorage:
-			return 2
+		if i := slices.Index(ranked[:], name); i >= 0 {
+			return i
 		}
-		return 3
+		return len(ranked)
 	}
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
 }
