@@ -25,6 +25,7 @@ import (
 
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/devices/deviceplugin"
+	"github.com/sublet-dev/agent/internal/unixsocket"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -148,8 +149,9 @@ func start(t *testing.T, dir string, d deviceplugin.Devices) (stop func()) {
 	})
 	t.Cleanup(stop)
 	require.Eventually(t, func() bool {
-		info, err := os.Stat(filepath.Join(dir, deviceplugin.SocketName))
-		return err == nil && info.Mode().Perm() == 0o600
+		path := filepath.Join(dir, deviceplugin.SocketName)
+		info, err := os.Stat(path)
+		return err == nil && info.Mode().Perm() == 0o600 && unixsocket.IsServed(t.Context(), path)
 	}, soon, time.Millisecond)
 	return stop
 }

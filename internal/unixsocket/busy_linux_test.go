@@ -2,8 +2,11 @@ package unixsocket_test
 
 import (
 	"net"
+	"os"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -12,11 +15,7 @@ import (
 
 // A process that is too busy to accept still serves its socket.
 func TestIsServed_CountsFullQueues(t *testing.T) {
-	path := socketPath(t)
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	defer unix.Close(fd)
-	require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
+	fd, path := bound(t)
 	require.NoError(t, unix.Listen(fd, 0))
 	waiting, err := net.Dial("unix", path)
 	require.NoError(t, err)
@@ -26,4 +25,32 @@ func TestIsServed_CountsFullQueues(t *testing.T) {
 	require.True(t, unixsocket.IsServed(t.Context(), path))
 	_, err = unixsocket.Listen(t.Context(), path)
 	require.ErrorIs(t, err, unixsocket.ErrInUse)
+}
+
+// bound makes a socket that nobody listens on yet.
+func bound(t *testing.T) (fd int, path string) {
+	t.Helper()
+	path = socketPath(t)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
+	return fd, path
+}
+
+// A process that has made its socket and does not listen yet is not overtaken.
+func TestIsServed_WaitsForNewSockets(t *testing.T) {
+	require.Eventually(t, func() bool { // a busy machine may take longer than a socket is new
+		fd, path := bound(t)
+		time.AfterFunc(20*time.Millisecond, func() { assert.NoError(t, unix.Listen(fd, 1)) })
+		return unixsocket.IsServed(t.Context(), path)
+	}, 10*time.Second, time.Millisecond)
+	for _, age := range []time.Duration{time.Minute, -time.Minute} {
+		_, path := bound(t)
+		at := time.Now().Add(-age)
+		require.NoError(t, os.Chtimes(path, at, at))
+		began := time.Now()
+		require.False(t, unixsocket.IsServed(t.Context(), path), "left, or made before the clock was set")
+		require.Less(t, time.Since(began), time.Second)
+	}
 }

@@ -50,19 +50,35 @@ func RemoveStale(path string) error {
 	return nil
 }
 
+// newSocket is the age below which a socket that refuses connections may be about to be served: a
+// process makes the file and then listens.
+const newSocket = 500 * time.Millisecond
+
 // IsServed reports whether a process accepts connections on a socket, or may: only a
-// refused connection proves that none does. It blocks for a second at most.
+// refused connection proves that none does, unless the socket is new. It blocks for a second at most.
 func IsServed(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
-	switch {
-	case err == nil:
-		_ = conn.Close()
-		return true
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return false
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+		if err == nil {
+			_ = conn.Close()
+			return true
+		}
+		info, errStat := os.Lstat(path)
+		if errors.Is(err, fs.ErrNotExist) || errStat != nil || info.Mode().Type() != fs.ModeSocket {
+			return false
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return true
+		}
+		if age := time.Since(info.ModTime()); age < 0 || age > newSocket {
+			return false
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return true
+		}
 	}
-	info, errStat := os.Lstat(path)
-	return errStat == nil && info.Mode().Type() == fs.ModeSocket
 }
