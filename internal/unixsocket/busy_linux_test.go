@@ -27,7 +27,7 @@ func TestIsServed_CountsFullQueues(t *testing.T) {
 	require.ErrorIs(t, err, unixsocket.ErrInUse)
 }
 
-// bound makes a socket that nobody listens on yet.
+// bound makes a socket on which no process listens yet.
 func bound(t *testing.T) (fd int, path string) {
 	t.Helper()
 	path = socketPath(t)

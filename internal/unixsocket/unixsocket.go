@@ -10,6 +10,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 // Mode is that of a socket: the user of this process alone.
@@ -75,9 +77,7 @@ func IsServed(ctx context.Context, path string) bool {
 		if age := time.Since(info.ModTime()); age < 0 || age > newSocket {
 			return false
 		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
+		if sleep.For(ctx, 10*time.Millisecond) != nil {
 			return true
 		}
 	}
