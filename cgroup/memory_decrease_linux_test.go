@@ -20,15 +20,20 @@ func sized(cpu, memory string) *corev1.Pod {
 	return podOf("u1", both, both)
 }
 
+// writer writes files of a made-up cgroup.
+func writer(t *testing.T, dir string) func(file, text string) {
+	return func(file, text string) {
+		t.Helper()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text+"\n"), 0o600))
+	}
+}
+
 // CR-1: memory in use is not taken away on v2, where the kernel would kill for it: the limit stays
 // until there is less, and everything else is set.
 func TestEnsure_KeepsMemoryInUse(t *testing.T) {
 	const dir = "/kubepods/podu1"
 	root := madeUpV2(t, dir, "/kubepods/burstable", "/kubepods/besteffort")
-	write := func(file, text string) {
-		t.Helper()
-		require.NoError(t, os.WriteFile(filepath.Join(root, dir, file), []byte(text+"\n"), 0o600))
-	}
+	write := writer(t, filepath.Join(root, dir))
 	cfg := cgroup.Config{Root: root, Parent: "/"}
 	m, err := cgroup.New(cfg)
 	require.NoError(t, err)
@@ -163,10 +168,7 @@ func TestVM_KeepsMemoryInUse(t *testing.T) {
 func TestRaise_LowersNoLimit(t *testing.T) {
 	const dir = "/kubepods/podu1"
 	root := madeUpV2(t, dir, "/kubepods/burstable", "/kubepods/besteffort")
-	write := func(file, text string) {
-		t.Helper()
-		require.NoError(t, os.WriteFile(filepath.Join(root, dir, file), []byte(text+"\n"), 0o600))
-	}
+	write := writer(t, filepath.Join(root, dir))
 	write("memory.current", "1000")
 	m, err := cgroup.New(cgroup.Config{Root: root, Parent: "/"})
 	require.NoError(t, err)

@@ -14,20 +14,25 @@ import (
 	"github.com/sublet-dev/agent/dra"
 )
 
+// twoDrivers serves the drivers gpuDriver and z.example. start makes a manager that knows both.
+func twoDrivers(t *testing.T, file string, claims fakeClaims) (first, second *fakeDriver, start func() *dra.Manager) {
+	t.Helper()
+	first, second = new(fakeDriver), new(fakeDriver)
+	firstPlugin, secondPlugin := serve(t, first), serve(t, second)
+	secondPlugin.Name = "z.example"
+	return first, second, func() *dra.Manager {
+		m := newManager(t, file, claims)
+		register(t, m, firstPlugin)
+		register(t, m, secondPlugin)
+		return m
+	}
+}
+
 // A release that one driver has completed and another has not is remembered as begun: the next pod with the claim has it prepared
 // by both, also after a restart.
 func TestManager_PreparesAfterPartOfARelease(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
-		file, first, second := stateFile(t), new(fakeDriver), new(fakeDriver)
-		claims := fakeClaims{"a": claim("a", gpuDriver, "z.example")}
-		firstPlugin, secondPlugin := serve(t, first), serve(t, second)
-		secondPlugin.Name = "z.example"
-		start := func() *dra.Manager {
-			m := newManager(t, file, claims)
-			register(t, m, firstPlugin)
-			register(t, m, secondPlugin)
-			return m
-		}
+		first, second, start := twoDrivers(t, stateFile(t), fakeClaims{"a": claim("a", gpuDriver, "z.example")})
 		m := start()
 		inject(t, m, pod("one", "a"), false)
 		second.answer = func(string, *api.Claim) (string, error) { return "", errors.New("busy") }
@@ -65,16 +70,8 @@ func TestManager_ReleasesBeforeAnotherAllocation(t *testing.T) {
 
 // When the agent stops it does not wait for drivers. The next agent releases the claim, with all its drivers.
 func TestManager_ReleaseEndsWithItsContext(t *testing.T) {
-	file, first, second := stateFile(t), new(fakeDriver), new(fakeDriver)
-	claims := fakeClaims{"a": claim("a", gpuDriver, "z.example"), "b": claim("b", gpuDriver)}
-	firstPlugin, secondPlugin := serve(t, first), serve(t, second)
-	secondPlugin.Name = "z.example"
-	start := func() *dra.Manager {
-		m := newManager(t, file, claims)
-		register(t, m, firstPlugin)
-		register(t, m, secondPlugin)
-		return m
-	}
+	file := stateFile(t)
+	first, second, start := twoDrivers(t, file, fakeClaims{"a": claim("a", gpuDriver, "z.example"), "b": claim("b", gpuDriver)})
 	m := start()
 	inject(t, m, pod("one", "a", "b"), false)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sublet-dev/agent/internal/fserr"
 	"github.com/sublet-dev/agent/internal/logpath"
 )
@@ -188,7 +186,7 @@ func (r logRoot) compress(ctx context.Context, file string) error {
 }
 
 func (r logRoot) pack(ctx context.Context, from, to string, mode fs.FileMode) (err error) {
-	in, err := r.openRegular(from)
+	in, _, err := logpath.OpenRegular(r.Root, from)
 	if err != nil {
 		return err
 	}
@@ -205,28 +203,6 @@ func (r logRoot) pack(ctx context.Context, from, to string, mode fs.FileMode) (e
 	// The mode is that of the original whatever the umask, for those who read logs. All is
 	// on disk before the original is removed.
 	return errors.Join(packer.Close(), out.Chmod(mode), out.Sync())
-}
-
-// openRegular opens a regular file. A container that replaces it meanwhile, by a FIFO or by a link to
-// the log of another one, gets an error.
-func (r logRoot) openRegular(name string) (*os.File, error) {
-	before, err := r.Lstat(name)
-	if err != nil {
-		return nil, err
-	}
-	f, err := r.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && (!info.Mode().IsRegular() || !os.SameFile(before, info)) {
-		err = fmt.Errorf("rotated log %s is not a regular file", name)
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
 }
 
 // contextReader is a reader that fails when its context is done.

@@ -19,7 +19,7 @@ import (
 )
 
 // ErrNotRegular is wrapped by the error for a log that is a link, a FIFO or the like.
-var ErrNotRegular = errors.New("not a regular file; a container with write access to the logs directory may have replaced it")
+var ErrNotRegular = logpath.ErrNotRegular
 
 // maxRotated is the number of rotated files of a log that are read at most: the newest.
 const maxRotated = 1000
@@ -107,27 +107,11 @@ func openSubdir(root *os.Root, name string) (*os.Root, error) {
 
 // open opens a regular file. It does not block and follows no link.
 func (d *logDir) open(name string) (*file, error) {
-	before, err := d.Lstat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !before.Mode().IsRegular() {
-		return nil, fmt.Errorf("log %s: %w", name, ErrNotRegular)
-	}
-	f, err := d.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-	case !info.Mode().IsRegular():
-		err = fmt.Errorf("log %s: %w", name, ErrNotRegular)
-	case !os.SameFile(before, info):
+	f, info, err := logpath.OpenRegular(d.Root, name)
+	if errors.Is(err, logpath.ErrReplaced) {
 		err = fs.ErrNotExist // it was renamed in between
 	}
 	if err != nil {
-		_ = f.Close()
 		return nil, err
 	}
 	return &file{File: f, text: f, info: info}, nil

@@ -1,4 +1,4 @@
-// Package logpath has the layout of the logs directory, which is the kubelet's.
+// Package logpath has the layout of the logs directory, which is the kubelet's, and opens its files.
 package logpath
 
 import (
