@@ -87,7 +87,7 @@ func (d *docTree) unknown(dir, name string) string {
 
 // checkCommands checks the packages and the patterns of go commands, and variables of the environment.
 func checkCommands(t *testing.T, d *docTree, doc, text string) {
-	for _, name := range regexp.MustCompile(`\b(SUBLET|CRI)_[A-Z0-9_]+\b`).FindAllString(text, -1) {
+	for _, name := range variable.FindAllString(text, -1) {
 		if !d.variables[name] {
 			t.Errorf("%s: nothing reads %s", doc, name)
 		}
@@ -190,7 +190,11 @@ func withoutBlocks(text string) string {
 
 // unindented returns text without the indentation of its lines.
 func unindented(text string) string {
-	return regexp.MustCompile(`(?m)^[ \t]+`).ReplaceAllString(text, "")
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(strings.TrimLeft(line, " \t"))
+	}
+	return b.String()
 }
 
 // readDocs returns the text of each document of this module.
@@ -223,6 +227,11 @@ func walk(t *testing.T, f func(file string)) {
 	}))
 }
 
+var (
+	variable = regexp.MustCompile(`\b(?:SUBLET|CRI)_[A-Z0-9_]+\b`) // of the environment
+	testName = regexp.MustCompile(`^(?:Test|Benchmark|Fuzz|Example)`)
+)
+
 func readDocTree(t *testing.T) *docTree {
 	t.Helper()
 	d := &docTree{
@@ -244,7 +253,7 @@ func readDocTree(t *testing.T) *docTree {
 		if !isGo && !bytes.HasPrefix(src, []byte("#!")) {
 			return
 		}
-		for _, name := range regexp.MustCompile(`\b(SUBLET|CRI)_[A-Z0-9_]+\b`).FindAllString(string(src), -1) {
+		for _, name := range variable.FindAllString(string(src), -1) {
 			d.variables[name] = true
 		}
 		if !isGo {
@@ -273,7 +282,7 @@ func (d *docTree) add(dir string, file *ast.File) {
 			switch {
 			case decl.Recv != nil:
 				d.exported[pkg+typeName(decl.Recv.List[0].Type)+"."+decl.Name.Name] = true
-			case regexp.MustCompile(`^(Test|Benchmark|Fuzz|Example)`).MatchString(decl.Name.Name):
+			case testName.MatchString(decl.Name.Name):
 				d.tests[decl.Name.Name] = true
 				d.testsIn[dir] = append(d.testsIn[dir], decl.Name.Name)
 			default:

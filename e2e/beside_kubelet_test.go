@@ -16,6 +16,8 @@ import (
 const (
 	// envSteady is how long pods are idle while a program is measured, such as 60s.
 	envSteady = "SUBLET_BENCH_STEADY"
+	// envSmoke is in the environment of TestBenchmarks: programs are built as the tests are, from what is compiled already.
+	envSmoke = "SUBLET_BENCH_SMOKE"
 	// envBesidePods is a number of pods that replaces 30 and 250.
 	envBesidePods = "SUBLET_BENCH_PODS"
 	// settleTime is how long work continues after pods have started, or a program.

@@ -39,11 +39,8 @@ import (
 // machine SUBLET_STARTS_TIME bounds the time of the starts; at least fewStarts are made,
 // half as many at a time, from half as many images on half the disk.
 func TestStartsAgainstImageCollection(t *testing.T) {
-	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+	containerdtest.Stress(t, func(t *testing.T, n *containerdtest.Node) {
 		starts := 30
-		if strings.HasPrefix(n.Name, "containerd-2") {
-			starts = 60
-		}
 		if s, err := strconv.Atoi(os.Getenv("SUBLET_STARTS")); err == nil {
 			starts = s
 		}

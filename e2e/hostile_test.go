@@ -53,7 +53,7 @@ type hostileEnv struct {
 // directory, so that its name can be used again. The contents of the node's files
 // do not appear in its status.
 func TestHostilePods(t *testing.T) {
-	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+	containerdtest.Stress(t, func(t *testing.T, n *containerdtest.Node) {
 		e := newHostileEnv(t, n)
 		names := []string{"hosts", "deep", "deeper", "fifo", "shadow", "huge", "leased"}
 		const waitForFile = "while [ ! -e /e/exit ]; do sleep 0.2; done; exit 1"

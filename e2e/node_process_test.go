@@ -87,8 +87,12 @@ func newAgentProcess(b *testing.B, r *benchEnv, maxPods int, flags ...string) *n
 	p := newNodeProcess(b, r, "agent-process"+strings.Join(flags, ""))
 	p.command = func(b *testing.B) []string {
 		binary := filepath.Join(p.dir, "agentprocess")
-		build := exec.Command("go", "build", "-race=false", "-tags", "grpcnotrace", "-o", binary, "github.com/sublet-dev/agent/test/bench/agentprocess")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as docs/embed.md advises; the race detector needs cgo
+		build := exec.Command("go", "build", "-o", binary)
+		if os.Getenv(envSmoke) == "" { // as docs/embed.md advises; the race detector needs cgo
+			build.Args = append(build.Args, "-race=false", "-tags", "grpcnotrace")
+			build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		}
+		build.Args = append(build.Args, "github.com/sublet-dev/agent/test/bench/agentprocess")
 		out, err := build.CombinedOutput()
 		require.NoError(b, err, "%s", out)
 		return append([]string{

@@ -53,7 +53,7 @@ func sharingTime(t *testing.T) time.Duration {
 // None sees, inspects, changes or removes anything of another.
 func TestAgentsShareARuntime(t *testing.T) {
 	d := sharingTime(t)
-	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+	containerdtest.Stress(t, func(t *testing.T, n *containerdtest.Node) {
 		f := newForeign(t, n)
 		before := f.state(t)
 		tenants := []*tenant{newTenant(n, "one"), newTenant(n, "two")}

@@ -277,7 +277,7 @@ func newcomer(s *nodeSimulator, rng *rand.Rand, uid types.UID) {
 // that is decided is active against a referee who knows the rules in the plainest
 // form. EVICTION_DAYS=3 has 200 nodes run for so many days.
 func TestRandomNodes(t *testing.T) {
-	nodes, span := 60, time.Hour
+	nodes, span := 30, time.Hour
 	if testing.Short() {
 		nodes = 10
 	}

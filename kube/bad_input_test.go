@@ -56,7 +56,7 @@ func TestKube_LargePod(t *testing.T) {
 // Pods beyond the node's limit are rejected with the reason, however many are bound at
 // once, and those that fit run.
 func TestKube_ManyPodsBoundAtOnce(t *testing.T) {
-	const bound, limit = 1000, 20
+	const bound, limit = 300, 20
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
 		_, check := startHealthy(t, fake, t.TempDir(), agent.WithNode(node.Config{MaxPods: limit}))

@@ -79,7 +79,11 @@ func compressedFile(t *testing.T, text []byte) *file {
 
 // The blocks and the compression of a file make no difference for where its last lines begin.
 func TestTail_RandomLogs(t *testing.T) {
-	for seed := range uint64(60) {
+	seeds := uint64(60)
+	if testing.Short() {
+		seeds = 10
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // reproducible
 		text := randomLog(r)
 		zipped := compressedFile(t, text)

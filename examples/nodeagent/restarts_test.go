@@ -49,7 +49,7 @@ func (s *streamed) says(text string) error {
 // created: these run in the end, each once, no other pod notices, and streams through the
 // runtime end with an error while logs are followed further.
 func TestPodsOnContainerd_KilledUnderLoad(t *testing.T) {
-	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+	containerdtest.Stress(t, func(t *testing.T, n *containerdtest.Node) {
 		w := newWorld(t, n)
 		all := []string{"old0-node", "old1-node", "old2-node"}
 		for i := range all {

@@ -12,5 +12,5 @@
 // directory with its containerd and containerd-shim-runc-v2, or when the containerd
 // in PATH is one. SUBLET_CGROUP_DRIVER=systemd has the runtimes create cgroups by systemd.
 // Where there is no Go, SUBLET_PAUSE names the program testdata/pause. SUBLET_TIMEOUT_FACTOR
-// multiplies time limits.
+// multiplies time limits. SUBLET_STRESS=all has tests that take long run on every containerd.
 package containerdtest

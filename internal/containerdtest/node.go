@@ -49,6 +49,25 @@ func Each(t *testing.T, f func(t *testing.T, n *Node)) {
 	if err != nil {
 		skip(t, err)
 	}
+	runOn(t, found, f)
+}
+
+// Stress is Each for tests that take long and test the agent more than the runtime: f runs
+// on the newest containerd only, unless SUBLET_STRESS is "all".
+func Stress(t *testing.T, f func(t *testing.T, n *Node)) {
+	t.Helper()
+	found, err := find()
+	if err != nil {
+		skip(t, err)
+	}
+	if os.Getenv("SUBLET_STRESS") != "all" {
+		found = found[len(found)-1:]
+	}
+	runOn(t, found, f)
+}
+
+func runOn(t *testing.T, found []binaries, f func(t *testing.T, n *Node)) {
+	t.Helper()
 	for _, b := range found {
 		t.Run(b.name, func(t *testing.T) { f(t, start(t, b)) })
 	}

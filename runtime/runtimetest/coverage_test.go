@@ -266,6 +266,9 @@ func cheapestFirst() []testCase {
 // The table says for each field of the CRI which case sets it or needs it, or why none
 // does. A field of a newer cri-api fails this test until it has either.
 func TestDocs_Coverage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute with the race detector, and is the same for all users")
+	}
 	committed, err := os.ReadFile(coverageFile)
 	if !*update {
 		require.NoError(t, err)

@@ -12,6 +12,9 @@ import (
 
 // The cheap benchmarks run once, and report what the table of docs/benchmarks.md is made of.
 func TestBenchmarks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute with the race detector, and is the same for all users")
+	}
 	for benchmark, units := range map[string][]string{
 		"ManyPods/pods=50$": {"up-ms/pod", "down-ms/pod", "change-ms", "KiB/pod"},
 		"Restart/pods=50$":  {"reported-s", "calls/pod"},
