@@ -1,5 +1,5 @@
 // Package podspec decodes, defaults and validates pods, and computes facts about a v1.Pod:
-// QoS class, effective requests and limits, identity, priority, and the values of the
+// QoS class, effective requests and limits, identity, priority, a summary in a line, and the values of the
 // downward API. The kubelet has these in pkg/kubelet/config, pkg/kubelet/types and
 // pkg/kubelet/qos, and takes the rest from pkg/apis/core, as an API server does.
 //

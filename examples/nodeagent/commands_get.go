@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sublet-dev/agent/podops"
+	"github.com/sublet-dev/agent/podspec"
 )
 
 func containerOf(pod *corev1.Pod) (string, error) { return podops.Container(pod, "") }
@@ -67,51 +68,16 @@ func (c *client) table(pods []corev1.Pod, now time.Time) error {
 	fmt.Fprintln(w, header)
 	for i := range pods {
 		pod := &pods[i]
-		ready, restarts := 0, int32(0)
-		for j := range pod.Status.ContainerStatuses {
-			st := &pod.Status.ContainerStatuses[j]
-			if st.Ready {
-				ready++
-			}
-			restarts += st.RestartCount
-		}
+		sum := podspec.Summarize(pod)
 		age := "<unknown>"
 		if pod.Status.StartTime != nil {
 			age = duration.HumanDuration(now.Sub(pod.Status.StartTime.Time))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%s\t%d\t%s", pod.Namespace, pod.Name, ready, len(pod.Spec.Containers), statusText(pod), restarts, age)
+		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%s\t%s\t%s", pod.Namespace, pod.Name, sum.Ready, sum.Containers, sum.Status, sum.RestartText(now), age)
 		if wide {
 			fmt.Fprintf(w, "\t%s\t%s", pod.Status.PodIP, pod.UID)
 		}
 		fmt.Fprintln(w)
 	}
 	return w.Flush()
-}
-
-// statusText is the reason of a container that keeps the pod from running, or that of the
-// pod, or its phase.
-func statusText(pod *corev1.Pod) string {
-	if pod.DeletionTimestamp != nil {
-		return "Terminating"
-	}
-	text := string(pod.Status.Phase)
-	if pod.Status.Reason != "" {
-		text = pod.Status.Reason
-	}
-	for i := range pod.Status.InitContainerStatuses {
-		st := &pod.Status.InitContainerStatuses[i]
-		if w := st.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {
-			return "Init:" + w.Reason
-		}
-	}
-	for i := range pod.Status.ContainerStatuses {
-		st := &pod.Status.ContainerStatuses[i]
-		if w := st.State.Waiting; w != nil && w.Reason != "" {
-			return w.Reason
-		}
-		if t := st.State.Terminated; t != nil && t.Reason != "" {
-			text = t.Reason
-		}
-	}
-	return text
 }
