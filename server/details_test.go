@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -165,6 +166,14 @@ func TestStreams_Parameters(t *testing.T) {
 	status, _ = n.upgradeRequest(t, "/portForward/default/web?port=80&port=65535", http.Header{"Upgrade": {"websocket"}})
 	assert.NotEqual(t, http.StatusSwitchingProtocols, status)
 	assert.Contains(t, n.calls, fmt.Sprint("port-forward web ", []int{80, 65535}))
+	// An API server joins the ports that its client names.
+	status, _ = n.upgradeRequest(t, "/portForward/default/web?port=80,443&port=8080", http.Header{"Upgrade": {"websocket"}})
+	assert.NotEqual(t, http.StatusSwitchingProtocols, status)
+	assert.Contains(t, n.calls, fmt.Sprint("port-forward web ", []int{80, 443, 8080}))
+	for _, port := range []string{"80,", ",80", "80,0", "80;443"} {
+		status, _ = n.upgradeRequest(t, "/portForward/default/web?port="+url.QueryEscape(port), webSocket())
+		assert.Equal(t, http.StatusBadRequest, status, port)
+	}
 }
 
 // A connection above the limit waits for one that ends.

@@ -11,6 +11,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,13 +59,15 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 	opts := &corev1.PodPortForwardOptions{}
 	// A client that uses SPDY names the ports in its streams.
 	if wsstream.IsWebSocketRequest(r) && !wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
-		for _, value := range r.URL.Query()["port"] {
-			port, err := strconv.ParseUint(value, 10, 16)
-			if err != nil || port == 0 {
-				http.Error(w, fmt.Sprintf("invalid port %q", value), http.StatusBadRequest)
-				return
+		for _, values := range r.URL.Query()["port"] {
+			for value := range strings.SplitSeq(values, ",") { // so an API server joins them
+				port, err := strconv.ParseUint(value, 10, 16)
+				if err != nil || port == 0 {
+					http.Error(w, fmt.Sprintf("invalid port %q", value), http.StatusBadRequest)
+					return
+				}
+				opts.Ports = append(opts.Ports, int32(port))
 			}
-			opts.Ports = append(opts.Ports, int32(port))
 		}
 		if len(opts.Ports) == 0 {
 			http.Error(w, "query parameter \"port\" is required", http.StatusBadRequest)
