@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,6 +107,8 @@ func (c *ClientCertificates) Authenticate(r *http.Request) (*authenticationv1.Us
 func (s *Server) tlsConfig() *tls.Config {
 	cfg := s.cfg.TLS.Clone()
 	cfg.MinVersion = max(cfg.MinVersion, tls.VersionTLS12)
+	// Streams take over connections, of which there is a limit: neither goes together with HTTP/2.
+	cfg.NextProtos = slices.DeleteFunc(slices.Clone(cfg.NextProtos), func(protocol string) bool { return protocol == "h2" })
 	if cfg.ClientAuth == tls.NoClientCert && len(s.cfg.Authenticators) > 0 {
 		cfg.ClientAuth = tls.RequestClientCert
 	}

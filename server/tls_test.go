@@ -111,3 +111,21 @@ func TestServe_RejectsOldTLS(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 }
+
+// A configuration that offers HTTP/2, as those of libraries for certificates do, is served by HTTP/1.1:
+// streams need it, and the limit of connections counts it.
+func TestServe_NoHTTP2(t *testing.T) {
+	n := serveSecure(t, func(cfg *server.Config) { cfg.TLS.NextProtos = []string{"h2", "http/1.1", "other"} })
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: n.tls(), ForceAttemptHTTP2: true}}
+	t.Cleanup(c.CloseIdleConnections)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+n.addr+"/healthz", http.NoBody)
+	require.NoError(t, err)
+	r.Header.Set("Authorization", "Bearer good")
+	resp, err := c.Do(r)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	assert.Equal(t, http.StatusOK, resp.StatusCode)
+	assert.Equal(t, "HTTP/1.1", resp.Proto)
+	assert.Equal(t, "http/1.1", resp.TLS.NegotiatedProtocol)
+	assert.Equal(t, []string{"h2", "http/1.1", "other"}, n.cfg.TLS.NextProtos, "it is the caller's")
+}
