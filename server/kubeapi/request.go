@@ -76,8 +76,13 @@ func (r *request) impersonates() bool {
 }
 
 // isTrue reports whether a query parameter is set.
-func (r *request) isTrue(name string) bool {
-	return r.query.Get(name) == "true" || r.query.Get(name) == "1"
+func (r *request) isTrue(name string) bool { return isTrue(r.query, name) }
+
+// isTrue reads a query parameter as an API server: only false and 0 say no. Clients in Python
+// send True.
+func isTrue(query url.Values, name string) bool {
+	values := query[name]
+	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 
 // verb returns the verb of the API for a request.

@@ -57,7 +57,11 @@ func TestRequest_Verb(t *testing.T) {
 		{"GET", pods, "list"},
 		{"HEAD", pods, "list"},
 		{"GET", pods + "?watch=1", "watch"},
+		{"GET", pods + "?watch", "watch"},
+		{"GET", pods + "?watch=True", "watch"}, // of Python's client
 		{"GET", pods + "?watch=false", "list"},
+		{"GET", pods + "?watch=False", "list"},
+		{"GET", pods + "?watch=0&watch=1", "list"},
 		{"GET", pod, "get"},
 		{"GET", pod + "?watch=true", "watch"},
 		{"GET", "/api/v1/watch/pods", "watch"},

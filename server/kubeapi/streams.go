@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,6 +62,8 @@ func (a *API) stream(r *request, pod *corev1.Pod) error {
 			return err
 		}
 		target += "/" + container
+	case "portforward":
+		query = url.Values{"port": query["ports"]} // of a WebSocket; with SPDY they are in the streams
 	}
 	out := r.Clone(r.Context())
 	out.URL = &url.URL{Path: target, RawQuery: query.Encode()}
@@ -92,7 +93,7 @@ func streamQuery(from url.Values) url.Values {
 	}
 	// What is not mentioned is off: clients leave out what they do not want.
 	for name, kubelet := range map[string]string{"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"} {
-		if from.Has(name) && slices.Contains([]string{"true", "1", ""}, from.Get(name)) {
+		if isTrue(from, name) {
 			to.Set(kubelet, "1")
 		}
 	}
