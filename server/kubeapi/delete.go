@@ -16,6 +16,9 @@ import (
 
 // delete terminates a pod of the Store, or restarts a static one.
 func (a *API) delete(r *request) error {
+	if _, err := r.form(); err != nil {
+		return err
+	}
 	opts, err := r.deleteOptions()
 	if err != nil {
 		return err

@@ -135,22 +135,35 @@ func (r *request) as(f form, o object, header bool) (any, error) {
 	return o, nil
 }
 
+// includeObject returns what a table has of its objects.
+func (r *request) includeObject() (metav1.IncludeObjectPolicy, error) {
+	switch policy := metav1.IncludeObjectPolicy(r.query.Get("includeObject")); policy {
+	case "":
+		return metav1.IncludeMetadata, nil
+	case metav1.IncludeNone, metav1.IncludeObject, metav1.IncludeMetadata:
+		return policy, nil
+	}
+	return "", apierrors.NewBadRequest("includeObject must be None, Metadata or Object")
+}
+
 // tableOf returns objects as a table.
 func (r *request) tableOf(objects []object, header bool) (*metav1.Table, error) {
+	include, err := r.includeObject()
+	if err != nil {
+		return nil, err
+	}
 	t := &metav1.Table{TypeMeta: metav1.TypeMeta{APIVersion: metaVersion, Kind: "Table"}, Rows: []metav1.TableRow{}}
 	if header {
 		t.ColumnDefinitions = r.resource.table.columns
 	}
 	for _, o := range objects {
 		row := r.resource.table.row(o)
-		switch r.query.Get("includeObject") {
-		case string(metav1.IncludeNone):
-		case string(metav1.IncludeObject):
+		switch include {
+		case metav1.IncludeNone:
+		case metav1.IncludeObject:
 			row.Object = runtime.RawExtension{Object: o}
-		case string(metav1.IncludeMetadata), "":
+		case metav1.IncludeMetadata:
 			row.Object = runtime.RawExtension{Object: partial(o)}
-		default:
-			return nil, apierrors.NewBadRequest("includeObject must be None, Metadata or Object")
 		}
 		raw, err := json.Marshal(row.Object.Object)
 		if err != nil {

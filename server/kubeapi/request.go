@@ -190,7 +190,8 @@ const (
 	asPartial form = "PartialObjectMetadata"
 )
 
-// form returns the first form that the client accepts and that is served.
+// form returns the first form that the client accepts and that is served. A request that changes
+// something is checked for it first: its client must not get an error for what was done.
 func (r *request) form() (form, error) {
 	all := r.accepts()
 	if len(all) == 0 {
@@ -205,7 +206,8 @@ func (r *request) form() (form, error) {
 			return asObject, nil
 		case a.group != "meta.k8s.io" || a.version != "v1":
 		case a.as == string(asTable):
-			return asTable, nil
+			_, err := r.includeObject()
+			return asTable, err
 		case a.as == string(asPartial), a.as == string(asPartial)+"List":
 			return asPartial, nil
 		}

@@ -21,6 +21,9 @@ func (a *API) create(r *request) error {
 	if a.cfg.Store == nil {
 		return errReadOnly(r, "create")
 	}
+	if _, err := r.form(); err != nil {
+		return err
+	}
 	dryRun, err := r.dryRun(r.query["dryRun"])
 	if err != nil {
 		return err
@@ -193,6 +196,9 @@ func (a *API) patch(r *request, subresource string) error {
 func (a *API) change(r *request, subresource string, desired func(visible *corev1.Pod) (*corev1.Pod, error)) error {
 	if a.cfg.Store == nil {
 		return errReadOnly(r, "update")
+	}
+	if _, err := r.form(); err != nil {
+		return err
 	}
 	dryRun, err := r.dryRun(r.query["dryRun"])
 	if err != nil {

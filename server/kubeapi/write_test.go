@@ -1,0 +1,34 @@
+package kubeapi_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// SV-12: a client that does not understand the answer must not believe that nothing was done.
+func TestStore_ChangesNothingForAnUnknownForm(t *testing.T) {
+	e := newEnv(t, nil)
+	before := e.create("a")
+	e.setPods(staticPod("static", nil))
+	for _, r := range []struct{ method, path, body, contentType string }{
+		{"POST", pods, manifest("b"), "application/json"},
+		{"PUT", pods + "/a", manifest("a"), "application/json"},
+		{"PATCH", pods + "/a", `{"metadata":{"labels":{"x":"y"}}}`, "application/merge-patch+json"},
+		{"DELETE", pods + "/a", "", "application/json"},
+		{"DELETE", pods + "/static", "", "application/json"},
+	} {
+		res := e.do(r.method, r.path, r.body, "Content-Type", r.contentType, "Accept", "application/vnd.kubernetes.protobuf")
+		assert.Equal(t, http.StatusNotAcceptable, res.code, r.method)
+		res = e.do(r.method, r.path+"?includeObject=x", r.body, "Content-Type", r.contentType, "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+		assert.Equal(t, http.StatusBadRequest, res.code, r.method)
+	}
+	assert.Empty(t, e.restarts)
+	list, err := e.client.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a", "static"}, names(list))
+	assert.Equal(t, before.ResourceVersion, list.Items[0].ResourceVersion)
+}
