@@ -141,7 +141,7 @@ func (a *API) deleteStored(r *request, visible *corev1.Pod, opts metav1.DeleteOp
 	}
 	deleted := terminated(stored, opts.GracePeriodSeconds)
 	if dryRun {
-		return storedPod(deleted, &visible.Status), nil
+		return previewOf(deleted, visible), nil
 	}
 	put := s.put
 	if opts.GracePeriodSeconds != nil && *opts.GracePeriodSeconds == 0 {
@@ -156,7 +156,7 @@ func (a *API) deleteStored(r *request, visible *corev1.Pod, opts metav1.DeleteOp
 	if now := a.pods.get(visible.Namespace, visible.Name); now != nil && now.GetUID() == visible.UID {
 		return now, nil
 	}
-	return storedPod(deleted, &visible.Status), nil
+	return previewOf(deleted, visible), nil
 }
 
 // terminated returns a pod with a deletion timestamp. A second deletion can only shorten

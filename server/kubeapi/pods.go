@@ -104,6 +104,13 @@ func storedPod(s *corev1.Pod, st *corev1.PodStatus) *corev1.Pod {
 	return &pod
 }
 
+// previewOf returns a pod of the Store as a change would make it of what clients see now.
+func previewOf(s, visible *corev1.Pod) *corev1.Pod {
+	pod := storedPod(s, &visible.Status)
+	pod.ResourceVersion = visible.ResourceVersion
+	return pod
+}
+
 // nodePod returns a pod of another source.
 func (a *API) nodePod(onNode *corev1.Pod, r restart) *corev1.Pod {
 	pod := *onNode // shared with the agent and read-only

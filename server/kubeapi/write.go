@@ -140,13 +140,12 @@ func (a *API) store(ctx context.Context, dryRun bool, change func() (*corev1.Pod
 	if err != nil {
 		return nil, err
 	}
-	visible := a.pods.get(pod.Namespace, pod.Name)
 	if dryRun {
-		st := &corev1.PodStatus{}
-		if p, ok := visible.(*corev1.Pod); ok {
-			st = &p.Status
+		visible, ok := a.pods.get(pod.Namespace, pod.Name).(*corev1.Pod)
+		if !ok {
+			visible = &corev1.Pod{}
 		}
-		return storedPod(pod, st), nil
+		return previewOf(pod, visible), nil
 	}
 	if err := s.put(pod); err != nil {
 		return nil, apierrors.NewInternalError(err)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // SV-12: a client that does not understand the answer must not believe that nothing was done.
@@ -31,4 +32,19 @@ func TestStore_ChangesNothingForAnUnknownForm(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a", "static"}, names(list))
 	assert.Equal(t, before.ResourceVersion, list.Items[0].ResourceVersion)
+}
+
+// SV-12: kubectl diff shows what differs, so a preview has the version of the pod that would change.
+func TestStore_DryRunHasTheVersion(t *testing.T) {
+	e := newEnv(t, nil)
+	created, client, all := e.create("a"), e.client.CoreV1().Pods("shop"), []string{metav1.DryRunAll}
+	patched, err := client.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{DryRun: all})
+	require.NoError(t, err)
+	assert.Equal(t, created.ResourceVersion, patched.ResourceVersion)
+	deleted := e.do("DELETE", pods+"/a?dryRun=All", "")
+	assert.Contains(t, deleted.body, `"resourceVersion":"`+created.ResourceVersion+`"`)
+	assert.Contains(t, deleted.body, "deletionTimestamp")
+	created, err = client.Create(t.Context(), newPod("b"), metav1.CreateOptions{DryRun: all})
+	require.NoError(t, err)
+	assert.Empty(t, created.ResourceVersion)
 }
