@@ -139,6 +139,16 @@ func (a *API) deleteStored(r *request, visible *corev1.Pod, opts metav1.DeleteOp
 	if stored == nil || stored.UID != visible.UID {
 		return nil, apierrors.NewNotFound(r.groupResource(), visible.Name)
 	}
+	// It may have changed while others wrote.
+	if err := a.refreshPods(r.Context()); err != nil {
+		return nil, err
+	}
+	if now, ok := a.pods.get(visible.Namespace, visible.Name).(*corev1.Pod); ok && now.UID == visible.UID {
+		visible = now
+	}
+	if err := checkPreconditions(r, visible, opts.Preconditions); err != nil {
+		return nil, err
+	}
 	deleted := terminated(stored, opts.GracePeriodSeconds)
 	if dryRun {
 		return previewOf(deleted, visible), nil

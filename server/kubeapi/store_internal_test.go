@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/podsource"
@@ -76,4 +78,30 @@ func TestStore_ReplacesADamagedFile(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(dir, "*.damaged"))
 	require.NoError(t, err)
 	assert.Empty(t, left)
+}
+
+// SV-12: another client may have changed what a client saw when it is deleted.
+func TestStore_DeletionChecksThePodThatThereIs(t *testing.T) {
+	s := NewStore(t.TempDir())
+	a, err := New(Config{NodeName: "edge-1", Pods: func() []*corev1.Pod { return nil }, Store: s})
+	require.NoError(t, err)
+	<-watchStore(t, s)
+	storePod(t, s, "a")
+	require.NoError(t, a.refreshPods(t.Context()))
+	before := a.pods.get("shop", "a")
+	version, uid := before.GetResourceVersion(), before.GetUID()
+	changed := s.get("shop", "a").DeepCopy()
+	changed.Labels = map[string]string{"keep": "this"}
+	require.NoError(t, s.writing.acquire(t.Context()))
+	require.NoError(t, s.put(changed))
+	s.writing.release()
+
+	r, _ := testRequest(http.MethodDelete, "/api/v1/namespaces/shop/pods/a")
+	_, err = a.deletePod(r, before, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
+	assert.True(t, apierrors.IsConflict(err), "%v", err)
+	assert.Nil(t, s.get("shop", "a").DeletionTimestamp)
+	deleted, err := a.deletePod(r, before, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	require.NoError(t, err)
+	assert.NotNil(t, deleted.GetDeletionTimestamp())
+	assert.Equal(t, changed.Labels, deleted.GetLabels())
 }
