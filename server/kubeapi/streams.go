@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -70,7 +71,7 @@ func (a *API) stream(r *request, pod *corev1.Pod) error {
 	out.RequestURI = out.URL.RequestURI()
 	w := &statusWriter{ResponseWriter: r.w}
 	r.Node.ServeHTTP(w, out)
-	return w.failure(pod.Name)
+	return w.failure(fmt.Sprintf("pod %q: ", pod.Name))
 }
 
 // containerOf returns the container that is meant.
@@ -131,8 +132,8 @@ func (w *statusWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// failure returns the error of the node, or nil.
-func (w *statusWriter) failure(pod string) error {
+// failure returns the error of the node, which about is put in front of, or nil.
+func (w *statusWriter) failure(about string) error {
 	if w.code == 0 {
 		return nil
 	}
@@ -152,5 +153,5 @@ func (w *statusWriter) failure(pod string) error {
 	if text == "" {
 		text = http.StatusText(w.code)
 	}
-	return status(w.code, reason, "pod %q: %s", pod, text)
+	return status(w.code, reason, "%s%s", about, text)
 }

@@ -52,9 +52,10 @@ func (a *API) watch(r *request) error {
 	if err := a.refreshNow(r.Context(), r.resource); err != nil {
 		return err
 	}
-	done, ok := r.Stream(r.w)
+	w := &statusWriter{ResponseWriter: r.w}
+	done, ok := r.Stream(w)
 	if !ok {
-		return nil
+		return w.failure("")
 	}
 	defer done()
 	s := &watchStream{request: r, api: a, selector: sel, form: as, control: http.NewResponseController(r.w), header: true}

@@ -8,6 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/server"
+	"github.com/sublet-dev/agent/server/kubeapi"
 )
 
 // SV-12: a client that does not understand the answer must not believe that nothing was done.
@@ -47,4 +50,20 @@ func TestStore_DryRunHasTheVersion(t *testing.T) {
 	created, err = client.Create(t.Context(), newPod("b"), metav1.CreateOptions{DryRun: all})
 	require.NoError(t, err)
 	assert.Empty(t, created.ResourceVersion)
+}
+
+// SV-8: a watch above the number of streams is a Status too.
+func TestWatch_AboveTheNumberOfStreams(t *testing.T) {
+	e := newEnv(t, func(_ *kubeapi.Config, srv *server.Config) { srv.MaxStreams = 1 })
+	e.setPods(staticPod("a", nil))
+	events := e.rawWatch(values("watch", "true"))
+	assert.Equal(t, "ADDED", events().Type)
+	for path, message := range map[string]string{pods + "?watch=true": "too many streams", pods + "/a/log": `pod "a": too many streams`} {
+		res := e.get(path)
+		assert.Equal(t, http.StatusTooManyRequests, res.code, path)
+		assert.Equal(t, "5", res.header.Get("Retry-After"), path)
+		st := res.status(t)
+		assert.Equal(t, metav1.StatusReasonTooManyRequests, st.Reason, path)
+		assert.Equal(t, message, st.Message, path)
+	}
 }
