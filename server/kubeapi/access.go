@@ -3,6 +3,7 @@ package kubeapi
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -10,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/server"
 )
 
@@ -19,6 +21,38 @@ func AllowAll() server.Authorizer {
 	return server.AuthorizerFunc(func(context.Context, *authenticationv1.UserInfo, *authorizationv1.ResourceAttributes) (bool, error) {
 		return true, nil
 	})
+}
+
+// authorize returns an error if the user has no right to the verb.
+func (a *API) authorize(r *request, verb string) error {
+	attributes := authorizationv1.ResourceAttributes{
+		Verb: verb, Group: r.path.group, Version: r.path.version, Namespace: r.path.namespace,
+		Resource: r.path.resource, Subresource: r.path.subresource, Name: r.path.name,
+	}
+	if r.resource != nil && r.resource.name == "namespaces" {
+		attributes.Namespace = r.path.name
+	}
+	allowed, err := a.may(r, &attributes)
+	if err != nil {
+		return apierrors.NewInternalError(errAuthorization)
+	}
+	if !allowed {
+		return errNotAllowed(r.User, &attributes)
+	}
+	return nil
+}
+
+// may reports whether the user has a right. An error denies, and is logged: clients do not get it.
+func (a *API) may(r *request, attributes *authorizationv1.ResourceAttributes) (bool, error) {
+	if r.Authorizer == nil {
+		return true, nil
+	}
+	allowed, err := r.Authorizer.Authorize(r.Context(), r.User, attributes)
+	if err != nil {
+		a.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "authorization failed", slog.String("user", r.User.Username), slog.String("verb", attributes.Verb),
+			slog.String("resource", attributes.Resource), logattr.Err(err))
+	}
+	return allowed, err
 }
 
 // The reviews by which a user asks about himself, as each authenticated user may.
@@ -86,7 +120,7 @@ func (a *API) reviewAccess(r *request) error {
 	case spec.NonResourceAttributes != nil:
 		review.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: spec.NonResourceAttributes.Verb == "get", Reason: "each authenticated user may read discovery, versions and OpenAPI"}
 	default:
-		allowed, err := r.may(spec.ResourceAttributes)
+		allowed, err := a.may(r, spec.ResourceAttributes)
 		review.Status.Allowed = allowed && err == nil
 		if err != nil {
 			review.Status.EvaluationError = errAuthorization.Error()
@@ -129,7 +163,7 @@ func (a *API) addRule(r *request, review *authorizationv1.SelfSubjectRulesReview
 		if res.namespaced {
 			attributes.Namespace = review.Spec.Namespace
 		}
-		allowed, err := r.may(&attributes)
+		allowed, err := a.may(r, &attributes)
 		if err != nil {
 			review.Status.Incomplete, review.Status.EvaluationError = true, errAuthorization.Error()
 		}

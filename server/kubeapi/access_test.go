@@ -3,6 +3,7 @@ package kubeapi_test
 import (
 	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/server"
 	"github.com/sublet-dev/agent/server/kubeapi"
 )
@@ -158,6 +160,19 @@ func TestAPI_DiscoveryNeedsAuthentication(t *testing.T) {
 		assert.Equal(t, http.StatusUnauthorized, e.get(path, "Authorization", "").code, path)
 	}
 	assert.Equal(t, http.StatusUnauthorized, e.get("/readyz", "Authorization", "").code)
+}
+
+// Clients learn only that the authorizer has failed; the log says why.
+func TestAPI_LogsFailedAuthorizations(t *testing.T) {
+	var log logtest.Buffer
+	e := newEnv(t, func(cfg *kubeapi.Config, _ *server.Config) { cfg.Logger = logtest.NewLogger(&log, slog.LevelWarn) })
+	e.setAllow(func(*authenticationv1.UserInfo, *authorizationv1.ResourceAttributes) (bool, error) {
+		return false, errors.New("webhook is down")
+	})
+	assert.Equal(t, http.StatusInternalServerError, e.get(pods).code)
+	for _, want := range []string{"authorization failed", "user=owner", "verb=list", "resource=pods", "webhook is down"} {
+		assert.Contains(t, log.String(), want)
+	}
 }
 
 // Without TLS a token would be sent in plain text.

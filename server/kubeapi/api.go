@@ -51,7 +51,7 @@ type Config struct {
 	// Store is the source of the pods that clients may create and change. The agent must use
 	// it as a source and as a status sink. Default: pods are read-only
 	Store *Store
-	// Logger has the restarts that failed. Default: discard
+	// Logger has the restarts and the authorizations that failed. Default: discard
 	Logger *slog.Logger
 }
 
@@ -195,7 +195,7 @@ func (a *API) serve(r *request) error {
 	if err != nil {
 		return err
 	}
-	if err := r.authorize(verb); err != nil {
+	if err := a.authorize(r, verb); err != nil {
 		return err
 	}
 	return a.serveResource(r, verb)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -130,33 +129,6 @@ func (r *request) subresourceVerb() (string, error) {
 		return verb, nil
 	}
 	return "", errMethod(r)
-}
-
-// authorize returns an error if the user has no right to the verb.
-func (r *request) authorize(verb string) error {
-	attributes := authorizationv1.ResourceAttributes{
-		Verb: verb, Group: r.path.group, Version: r.path.version, Namespace: r.path.namespace,
-		Resource: r.path.resource, Subresource: r.path.subresource, Name: r.path.name,
-	}
-	if r.resource != nil && r.resource.name == "namespaces" {
-		attributes.Namespace = r.path.name
-	}
-	allowed, err := r.may(&attributes)
-	if err != nil {
-		return apierrors.NewInternalError(errAuthorization)
-	}
-	if !allowed {
-		return errNotAllowed(r.User, &attributes)
-	}
-	return nil
-}
-
-// may reports whether the user has a right. An error denies.
-func (r *request) may(attributes *authorizationv1.ResourceAttributes) (bool, error) {
-	if r.Authorizer == nil {
-		return true, nil
-	}
-	return r.Authorizer.Authorize(r.Context(), r.User, attributes)
 }
 
 // groupResource names the resource in errors.
