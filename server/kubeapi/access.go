@@ -32,6 +32,9 @@ func (a *API) authorize(r *request, verb string) error {
 	if r.resource != nil && r.resource.name == "namespaces" {
 		attributes.Namespace = r.path.name
 	}
+	if attributes.Name == "" && (verb == "list" || verb == "watch") {
+		attributes.Name = r.selectedName()
+	}
 	allowed, err := a.may(r, &attributes)
 	if err != nil {
 		return apierrors.NewInternalError(errAuthorization)

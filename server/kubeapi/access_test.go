@@ -30,6 +30,10 @@ var requests = []struct {
 	{"GET", "/api/v1/pods", "", "list pods", 200},
 	{"GET", pods + "?watch=true&timeoutSeconds=1", "", "watch shop pods", 200},
 	{"GET", "/api/v1/watch/namespaces/shop/pods?timeoutSeconds=1", "", "watch shop pods", 200},
+	{"GET", pods + "?fieldSelector=metadata.name%3Da", "", "list shop pods a", 200}, // kubectl wait pod/a
+	{"GET", pods + "?watch=true&timeoutSeconds=1&fieldSelector=status.phase%3DRunning,metadata.name%3Da", "", "watch shop pods a", 200},
+	{"GET", pods + "?fieldSelector=metadata.name!%3Da", "", "list shop pods", 200},
+	{"GET", pods + "?fieldSelector=x", "", "list shop pods", 400},
 	{"GET", pods + "/a", "", "get shop pods a", 200},
 	{"HEAD", pods + "/a", "", "get shop pods a", 200},
 	{"GET", pods + "/a/log", "", "get shop pods/log a", 200},

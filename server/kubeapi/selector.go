@@ -37,6 +37,17 @@ func (r *request) selector() (selector, error) {
 	return s, nil
 }
 
+// selectedName returns the name of the only object that a field selector chooses, or "". A right to
+// that object is enough to list and watch it.
+func (r *request) selectedName() string {
+	s, err := fields.ParseSelector(r.query.Get("fieldSelector"))
+	if err != nil {
+		return "" // selector returns the error
+	}
+	name, _ := s.RequiresExactMatch("metadata.name")
+	return name
+}
+
 func (s selector) matches(o object) bool {
 	return (s.namespace == "" || o.GetNamespace() == s.namespace) && (s.name == "" || o.GetName() == s.name) &&
 		s.labels.Matches(labels.Set(o.GetLabels())) && (s.fields.Empty() || s.fields.Matches(s.fieldsOf(o)))
