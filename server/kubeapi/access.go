@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -18,9 +19,14 @@ import (
 // AllowAll returns an Authorizer that lets each authenticated user do everything: the owner
 // of a node alone has the only credentials.
 func AllowAll() server.Authorizer {
-	return server.AuthorizerFunc(func(context.Context, *authenticationv1.UserInfo, *authorizationv1.ResourceAttributes) (bool, error) {
-		return true, nil
+	return server.AuthorizerFunc(func(_ context.Context, user *authenticationv1.UserInfo, _ *authorizationv1.ResourceAttributes) (bool, error) {
+		return !isAnonymous(user), nil
 	})
+}
+
+// isAnonymous reports whether a client is not authenticated: see server.Config.Anonymous.
+func isAnonymous(user *authenticationv1.UserInfo) bool {
+	return user == nil || slices.Contains(user.Groups, "system:unauthenticated")
 }
 
 // authorize returns an error if the user has no right to the verb.

@@ -166,6 +166,38 @@ func TestAPI_DiscoveryNeedsAuthentication(t *testing.T) {
 	assert.Equal(t, http.StatusUnauthorized, e.get("/readyz", "Authorization", "").code)
 }
 
+// A server that serves clients without credentials gives them no more than the Authorizer does, and
+// AllowAll is for those who have some.
+func TestAPI_AnonymousClients(t *testing.T) {
+	const review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+	spec := `{"spec":{"resourceAttributes":{"verb":"get","resource":"pods"}}}`
+	e := newEnv(t, func(_ *kubeapi.Config, srv *server.Config) { srv.Anonymous, srv.Authorizer = true, kubeapi.AllowAll() })
+	for _, r := range []struct{ method, path, body string }{
+		{"GET", pods, ""},
+		{"POST", pods, manifest("x")},
+		{"DELETE", pods, ""},
+		{"GET", "/api/v1/nodes", ""},
+		{"GET", "/healthz", ""},
+		{"GET", "/api", ""},
+		{"GET", "/api/v1", ""},
+		{"GET", "/openapi/v3", ""},
+		{"POST", review, spec},
+		{"GET", "/nothing", ""},
+	} {
+		assert.Equal(t, http.StatusForbidden, e.do(r.method, r.path, r.body, "Authorization", "").code, r.path)
+	}
+	assert.Nil(t, e.sourcePod("x"))
+	assert.Equal(t, http.StatusOK, e.get("/api").code)
+	assert.Equal(t, http.StatusCreated, e.do("POST", review, spec).code)
+
+	e = newEnv(t, func(_ *kubeapi.Config, srv *server.Config) { srv.Anonymous = true })
+	e.setAllow(func(user *authenticationv1.UserInfo, a *authorizationv1.ResourceAttributes) (bool, error) {
+		return user.Username == "system:anonymous" && a.Resource == "pods", nil
+	})
+	assert.Equal(t, http.StatusOK, e.get(pods, "Authorization", "").code, "what it has a right to")
+	assert.Equal(t, http.StatusForbidden, e.get("/api/v1/nodes", "Authorization", "").code)
+}
+
 // Clients learn only that the authorizer has failed; the log says why.
 func TestAPI_LogsFailedAuthorizations(t *testing.T) {
 	var log logtest.Buffer

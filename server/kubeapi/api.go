@@ -176,14 +176,18 @@ func (a *API) serve(r *request) error {
 	case r.impersonates():
 		return errForbidden("impersonation is not supported")
 	}
+	path, isResource := parsePath(r.URL.Path)
+	review := a.review(r, path)
+	if isAnonymous(r.User) && (!isResource || review != nil) {
+		return errForbidden("user %q cannot use path %q, which is for authenticated users", r.User.Username, r.URL.Path)
+	}
 	if handled, err := a.serveDiscovery(r); handled {
 		return err
 	}
-	path, ok := parsePath(r.URL.Path)
-	if !ok {
+	switch {
+	case !isResource:
 		return errNoPath()
-	}
-	if review := a.review(r, path); review != nil {
+	case review != nil:
 		return review()
 	}
 	res := a.find(path)
