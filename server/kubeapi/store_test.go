@@ -281,8 +281,8 @@ func TestStore_RejectedChanges(t *testing.T) {
 	assert.Equal(t, created.Spec, pod.Spec, "ephemeral containers have a path of their own")
 }
 
-// kubectl debug, and kubectl patch --subresource resize.
-func TestStore_Subresources(t *testing.T) {
+// kubectl debug.
+func TestStore_EphemeralContainers(t *testing.T) {
 	e := newEnv(t, nil)
 	e.create("a")
 	client := e.client.CoreV1().Pods("shop")
@@ -296,15 +296,6 @@ func TestStore_Subresources(t *testing.T) {
 	_, err = client.UpdateEphemeralContainers(t.Context(), "a", pod, metav1.UpdateOptions{})
 	assert.True(t, apierrors.IsInvalid(err), "they can only be added: %v", err)
 
-	pod, err = client.Patch(t.Context(), "a", types.StrategicMergePatchType,
-		[]byte(`{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"100m"}}}]}}`), metav1.PatchOptions{}, "resize")
-	require.NoError(t, err)
-	assert.Equal(t, "100m", pod.Spec.Containers[0].Resources.Requests.Cpu().String())
-	_, err = client.Patch(t.Context(), "a", types.StrategicMergePatchType, []byte(`{"spec":{"containers":[{"name":"main","image":"other"}]}}`), metav1.PatchOptions{}, "resize")
-	assert.True(t, apierrors.IsInvalid(err), "%v", err)
-	_, err = client.Patch(t.Context(), "a", types.StrategicMergePatchType,
-		[]byte(`{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"200m"}}}]}}`), metav1.PatchOptions{})
-	assert.True(t, apierrors.IsInvalid(err), "only by its own path: %v", err)
 	assert.Contains(t, e.get(pods+"/a/resize").body, `"kind":"Pod"`)
 }
 
