@@ -118,6 +118,11 @@ func (a *API) Run(ctx context.Context) error {
 			})
 		})
 	}
+	due := make([]chan struct{}, len(a.resources))
+	for i, res := range a.resources {
+		due[i] = make(chan struct{}, 1)
+		wg.Go(func() { a.keepFresh(ctx, res, due[i]) })
+	}
 	tick := time.NewTicker(refreshPeriod)
 	defer tick.Stop()
 	pause := time.NewTicker(minRefreshInterval)
@@ -133,7 +138,9 @@ func (a *API) Run(ctx context.Context) error {
 		case <-a.stored():
 		case <-tick.C:
 		}
-		a.refreshWatched(ctx)
+		for _, d := range due {
+			notify.Send(d)
+		}
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -149,13 +156,20 @@ func (a *API) stored() <-chan struct{} {
 	return a.cfg.Store.changed
 }
 
-// refreshWatched updates what is watched.
-func (a *API) refreshWatched(ctx context.Context) {
-	for _, res := range a.resources {
-		if res.collection != nil && res.collection.isWatched() {
-			if err := safe.Call(a.cfg.Logger, "refresh of "+res.name, func() error { return res.refresh(ctx) }); err != nil {
-				a.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "refreshing objects failed", slog.String("resource", res.name), logattr.Err(err))
-			}
+// keepFresh updates a resource that is watched, each time that it is due. The node may wait for the
+// runtime, and what happens to pods is not to wait for the node.
+func (a *API) keepFresh(ctx context.Context, res *resource, due <-chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-due:
+		}
+		if res.collection == nil || !res.collection.isWatched() {
+			continue
+		}
+		if err := safe.Call(a.cfg.Logger, "refresh of "+res.name, func() error { return res.refresh(ctx) }); err != nil {
+			a.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "refreshing objects failed", slog.String("resource", res.name), logattr.Err(err))
 		}
 	}
 }

@@ -2,8 +2,10 @@ package kubeapi_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +15,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/sublet-dev/agent/server"
+	"github.com/sublet-dev/agent/server/kubeapi"
 )
 
 // next returns the next event of a watch as "TYPE name".
@@ -153,4 +158,35 @@ func TestWatch_OneObject(t *testing.T) {
 	require.NoError(t, err)
 	defer w.Stop()
 	assert.Equal(t, "ADDED b", next(t, w))
+}
+
+// A runtime that hangs delays what is known of the node, and no pod.
+func TestWatch_PodsDoNotWaitForTheNode(t *testing.T) {
+	var hangs atomic.Bool
+	hanging, end := make(chan struct{}, 100), make(chan struct{})
+	e := newEnv(t, func(cfg *kubeapi.Config, _ *server.Config) {
+		cfg.Node = func(context.Context) (*corev1.Node, error) {
+			if hangs.Load() {
+				hanging <- struct{}{}
+				<-end
+			}
+			return &corev1.Node{}, nil
+		}
+	})
+	t.Cleanup(func() { close(end) })
+	nodes, err := e.client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	defer nodes.Stop()
+	w, err := e.client.CoreV1().Pods("shop").Watch(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	defer w.Stop()
+	hangs.Store(true)
+	<-hanging
+	e.setPods(staticPod("a", nil))
+	assert.Equal(t, "ADDED a", next(t, w))
+	require.NoError(t, e.client.CoreV1().Pods("shop").Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	<-e.restarts
+	e.restarted <- nil
+	assert.Equal(t, "MODIFIED a", next(t, w))
+	assert.Equal(t, "DELETED a", next(t, w), "its restart began and ended")
 }
