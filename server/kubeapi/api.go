@@ -40,7 +40,7 @@ type Config struct {
 	Watch func(ctx context.Context) iter.Seq[podwatch.Event]
 	// Operator restarts static pods that are deleted. Default: they cannot be deleted
 	Operator Operator
-	// Node returns the Node object, read-only
+	// Node returns the Node object, read-only; with an error, what is known of it. ctx ends after 10 seconds
 	Node func(ctx context.Context) (*corev1.Node, error)
 	// Objects returns the ConfigMaps of the node. Others are left out
 	Objects func() []podspec.Object

@@ -3,6 +3,7 @@ package kubeapi
 import (
 	"context"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -143,8 +144,14 @@ func (a *API) refreshNamespaces(ctx context.Context) error {
 	return nil
 }
 
+// nodeTimeout is less than the time that a server has for a response. A node whose runtime hangs is
+// shown without what only the runtime knows.
+const nodeTimeout = 10 * time.Second
+
 // refreshNode gets the Node object.
 func (a *API) refreshNode(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
 	n, err := a.cfg.Node(ctx)
 	if err != nil && n == nil {
 		return err
