@@ -54,10 +54,9 @@ func readPair(certFile, keyFile string) (pair, error) {
 	return p, nil
 }
 
-// expiresSoon reports whether less than a third of the validity is left. A certificate that
-// is not valid yet counts, too: the clock was wrong when it was made.
-func expiresSoon(cert *x509.Certificate, now time.Time) bool {
-	return now.After(cert.NotAfter.Add(-cert.NotAfter.Sub(cert.NotBefore)/3)) || now.Before(cert.NotBefore)
+// expiresSoon reports whether less than a third of the validity is left.
+func expiresSoon(cert *x509.Certificate, validity time.Duration, now time.Time) bool {
+	return now.After(cert.NotAfter.Add(-validity / 3))
 }
 
 // covers reports whether a certificate is for the host of an address.
@@ -66,10 +65,11 @@ func covers(cert *x509.Certificate, addr string) bool {
 	return err == nil && (host == "" || cert.VerifyHostname(host) == nil)
 }
 
-// newCA makes a CA.
+// newCA makes a CA. It has always been valid, so that a clock that is wrong, as that of a board
+// that starts in 1970, is no reason to replace it.
 func newCA(name string, now time.Time) (pair, error) {
 	return pair{}.sign(&x509.Certificate{
-		Subject: pkix.Name{CommonName: "sublet CA of " + name}, NotBefore: now.Add(-clockSkew), NotAfter: now.Add(caValidity),
+		Subject: pkix.Name{CommonName: "sublet CA of " + name}, NotBefore: time.Unix(0, 0), NotAfter: now.Add(caValidity),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
 	})
 }

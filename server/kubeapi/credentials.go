@@ -116,8 +116,8 @@ func (c *Credentials) Authenticate(r *http.Request) (*authenticationv1.UserInfo,
 	return &authenticationv1.UserInfo{Username: OwnerName}, nil
 }
 
-// checkPeriod is how often certificates are looked at.
-const checkPeriod = time.Hour
+// checkPeriod is how often certificates are checked. After the clock was set, none may be valid.
+const checkPeriod = time.Minute
 
 // Run renews the certificate before it expires, until ctx is done. Clients need nothing new
 // for it: it is of the same CA.
@@ -152,7 +152,7 @@ func (c *Credentials) renewCertificates(now time.Time) ([]byte, error) {
 		return nil, nil
 	}
 	ca, err := readPair(c.path(caCertFile), c.path(caKeyFile))
-	if err != nil || expiresSoon(ca.cert, now) {
+	if err != nil || expiresSoon(ca.cert, caValidity, now) {
 		if ca, err = newCA(c.cfg.NodeName, now); err == nil {
 			err = c.write(map[string][]byte{caCertFile: ca.certPEM, caKeyFile: ca.keyPEM})
 		}
@@ -161,7 +161,8 @@ func (c *Credentials) renewCertificates(now time.Time) ([]byte, error) {
 		return nil, err
 	}
 	pair, err := readPair(c.path(certFile), c.path(keyFile))
-	if err != nil || expiresSoon(pair.cert, now) || pair.cert.CheckSignatureFrom(ca.cert) != nil || !covers(pair.cert, c.cfg.Addr) {
+	// One that is not valid yet was made, or is checked, while the clock was wrong.
+	if err != nil || expiresSoon(pair.cert, certValidity, now) || now.Before(pair.cert.NotBefore) || pair.cert.CheckSignatureFrom(ca.cert) != nil || !covers(pair.cert, c.cfg.Addr) {
 		if pair, err = ca.issue(c.cfg.Addr, now); err == nil {
 			err = c.write(map[string][]byte{certFile: pair.certPEM, keyFile: pair.keyPEM})
 		}
