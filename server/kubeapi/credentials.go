@@ -105,8 +105,8 @@ func (c *Credentials) TLS() *tls.Config { return c.tls }
 
 // Authenticate implements server.Authenticator.
 func (c *Credentials) Authenticate(r *http.Request) (*authenticationv1.UserInfo, error) {
-	got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok {
+	scheme, got, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
 		return nil, nil //nolint:nilnil // no token, no user
 	}
 	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(c.token))

@@ -98,6 +98,14 @@ func TestCredentials_Authenticate(t *testing.T) {
 			assert.NotContains(t, err.Error(), config.BearerToken[1:])
 		}
 	}
+	r.Header.Set("Authorization", "bearer "+config.BearerToken) // RFC 9110: in any case
+	user, err = c.Authenticate(r)
+	require.NoError(t, err)
+	require.NotNil(t, user)
+	r.Header.Set("Authorization", "Basic "+config.BearerToken)
+	user, err = c.Authenticate(r)
+	require.NoError(t, err)
+	assert.Nil(t, user)
 }
 
 // SV-13
