@@ -126,8 +126,8 @@ func (s *Store) load(ctx context.Context) error {
 				file, err = file+atomicfile.DamagedSuffix, fmt.Errorf("%w: %w", errDamaged, err)
 			}
 			errs = append(errs, podsource.SourceError{Location: file, Err: fmt.Errorf("read stored pod: %w", err)})
-		case strings.Contains(e.Name(), fileSuffix):
-			_ = os.Remove(file) // an interrupted write
+		case strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), fileSuffix+"."):
+			_ = os.Remove(file) // an interrupted write; not what a person has put aside
 		}
 	}
 	s.mu.Lock()

@@ -95,13 +95,18 @@ func TestStore_UnreadableFileEndsNoPod(t *testing.T) {
 	for name, text := range map[string]string{"shop_b.json": "{", "shop_c.json": `{"metadata":{"namespace":"shop","name":"other","uid":"1"}}`, "shop_d.json": `{"metadata":{"namespace":"shop","name":"d"}}`, "README": "no pod"} {
 		require.NoError(t, os.WriteFile(filepath.Join(e.dir, name), []byte(text), 0o600))
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(e.dir, "shop_a.json.123"), nil, 0o600))
+	for _, name := range []string{".shop_a.json.123", "shop_a.json.bak", "shop_x.json.damaged.bak"} {
+		require.NoError(t, os.WriteFile(filepath.Join(e.dir, name), nil, 0o600))
+	}
 	set := load(t, e.dir)
 	assert.Len(t, set.Pods, 1)
 	assert.True(t, set.Incomplete, "what runs is not ended for want of a file")
 	require.Len(t, set.Errors, 3)
 	assert.FileExists(t, filepath.Join(e.dir, "shop_b.json.damaged"))
-	assert.FileExists(t, filepath.Join(e.dir, "README"))
+	assert.NoFileExists(t, filepath.Join(e.dir, ".shop_a.json.123"), "an interrupted write")
+	for _, name := range []string{"README", "shop_a.json.bak", "shop_x.json.damaged.bak"} {
+		assert.FileExists(t, filepath.Join(e.dir, name), "not of the store")
+	}
 
 	set = load(t, e.dir)
 	assert.Len(t, set.Pods, 1)
