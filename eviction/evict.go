@@ -34,7 +34,7 @@ func (m *Manager) enforceLocal(ctx context.Context, u *runtime.NodeUsage, pods [
 		}
 		if msg, exceeds := exceedsLocalStorageLimit(pod, &u.Pods[i], since); exceeds {
 			found = true
-			e := runtime.Termination{GracePeriod: hardGracePeriod, Reason: Reason, Message: msg, Evicted: true}
+			e := runtime.Termination{GracePeriod: hardGracePeriod, Reason: Reason, Message: msg, Evicted: true, OverLimit: true}
 			if _, err := m.evict(ctx, metThreshold{}, []Candidate{{Pod: pod}}, e); err != nil {
 				failed[pod.UID] = true
 			}

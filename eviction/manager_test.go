@@ -195,6 +195,7 @@ func TestLocalLimits(t *testing.T) {
 					assert.Equal(t, tc.want, s.evicted[0].termination.Message)
 					assert.Equal(t, eviction.Reason, s.evicted[0].termination.Reason)
 					assert.True(t, s.evicted[0].termination.Evicted)
+					assert.True(t, s.evicted[0].termination.OverLimit, "that is no disruption")
 				}
 			})
 		})

@@ -54,6 +54,41 @@ func TestWorkers_Drained(t *testing.T) {
 	}
 }
 
+// PW-4: a pod that is evicted for a limit of its own and for the node is disrupted.
+func TestWorkers_OverLimit(t *testing.T) {
+	byNode := podworkers.KillOptions{Termination: runtime.Termination{Evicted: true}}
+	overLimit := podworkers.KillOptions{Termination: runtime.Termination{Evicted: true, OverLimit: true}}
+	for _, tt := range []struct {
+		name  string
+		kills []podworkers.KillOptions
+		want  bool
+	}{
+		{"over its limit", []podworkers.KillOptions{overLimit}, true},
+		{"over its limit twice", []podworkers.KillOptions{overLimit, overLimit}, true},
+		{"killed before", []podworkers.KillOptions{{}, overLimit}, true},
+		{"killed later", []podworkers.KillOptions{overLimit, {}}, true},
+		{"evicted by the node", []podworkers.KillOptions{byNode}, false},
+		{"evicted by the node before", []podworkers.KillOptions{byNode, overLimit}, false},
+		{"evicted by the node later", []podworkers.KillOptions{overLimit, byNode}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := runWorkers(t, &fakeSyncer{do: slow(time.Second)})
+				w.Update(create(newTestPod("a")))
+				synctest.Wait()
+				for _, k := range tt.kills {
+					w.RequestKill("a", k)
+				}
+				time.Sleep(time.Minute)
+				st, ok := w.State("a")
+				require.True(t, ok)
+				assert.True(t, st.Termination.Evicted)
+				assert.Equal(t, tt.want, st.Termination.OverLimit)
+			})
+		})
+	}
+}
+
 // PW-6: a deletion during Finish does not cancel it: no container runs any more.
 func TestWorkers_DeletionDoesNotCancelFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

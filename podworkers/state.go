@@ -134,7 +134,10 @@ func (s *podState) kill(k KillOptions, at time.Time) effect {
 		if s.termination.Reason == "" {
 			s.termination.Reason, s.termination.Message = k.Reason, k.Message
 		}
-		s.termination.Evicted = s.termination.Evicted || k.Evicted
+		if k.Evicted {
+			s.termination.OverLimit = k.OverLimit && (s.termination.OverLimit || !s.termination.Evicted)
+			s.termination.Evicted = true
+		}
 	}
 	if k.Deleted {
 		s.termination.Deleted, s.recreate = true, false

@@ -84,8 +84,11 @@ type Termination struct {
 	GracePeriod time.Duration
 	// Reason, if set, makes the phase of the pod Failed, with this reason and Message.
 	Reason, Message string
-	Evicted         bool // adds the condition DisruptionTarget
-	Deleted         bool // no source contains the pod any more
+	Evicted         bool // adds the condition DisruptionTarget, unless OverLimit is set too
+	// OverLimit means that the pod is evicted because it exceeds a limit of its own. As with a kubelet,
+	// that is no disruption: a Job that ignores disruptions would start the pod over and over.
+	OverLimit bool
+	Deleted   bool // no source contains the pod any more
 	// Drained means that the node shuts down and the pod is still desired. The next
 	// agent starts those of its containers that restart; its phase follows from them.
 	Drained bool

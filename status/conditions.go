@@ -200,7 +200,7 @@ func (g *generator) ready(containers corev1.PodCondition) corev1.PodCondition {
 // is set, by this agent or by another component, which may change its own.
 func (g *generator) disruption() (corev1.PodCondition, bool) {
 	const t = corev1.DisruptionTarget
-	if e := g.report.Termination; e != nil && e.Evicted {
+	if e := g.report.Termination; e != nil && e.Evicted && !e.OverLimit {
 		return withReason(t, true, reasonByKubelet, e.Message), true
 	}
 	last, stored := condition(g.previous.Conditions, t), condition(g.pod.Status.Conditions, t)

@@ -119,6 +119,11 @@ func TestGenerate_Disruption(t *testing.T) {
 
 	st = generate(p, runtime.Report{Observed: view(running("c", 0)), Termination: &runtime.Termination{Deleted: true}})
 	assert.Nil(t, conditionOf(&st, corev1.DisruptionTarget))
+	overLimit := &runtime.Termination{Reason: "Evicted", Message: "too much", Evicted: true, OverLimit: true}
+	st = generate(p, runtime.Report{Observed: view(exited("c", 0, 137)), Termination: overLimit, Finished: true})
+	assert.Nil(t, conditionOf(&st, corev1.DisruptionTarget), "a pod above a limit of its own is not disrupted")
+	assert.Equal(t, corev1.PodFailed, st.Phase)
+	assert.Equal(t, "Evicted", st.Reason)
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler"}}
 	st = generate(p, runtime.Report{Observed: view(running("c", 0))})
 	assert.Equal(t, "PreemptionByScheduler", conditionOf(&st, corev1.DisruptionTarget).Reason, "another's is kept")
