@@ -13,9 +13,9 @@ import (
 
 // exceedsLocalStorageLimit reports whether a pod exceeds a limit on local storage, and
 // returns the message for it. The limits are the sizeLimit of an emptyDir, the
-// ephemeral-storage limit of a container for its writable layer and logs, and the sum
-// of the containers' limits for the pod with its volumes and files. Measurements older
-// than since do not count. It is pure.
+// ephemeral-storage limit of a regular container or sidecar for its writable layer and
+// logs, and the sum of the containers' limits for the pod with its volumes and files.
+// Measurements older than since do not count. It is pure.
 func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (message string, exceeds bool) {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
@@ -31,11 +31,10 @@ func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.T
 		c := &u.Containers[i]
 		used := bytesSince(c.Rootfs, since) + bytesSince(c.Logs, since)
 		total += used
-		spec := runtime.ContainerSpec(pod, c.Name)
-		if spec == nil {
-			continue
+		if kind, ok := runtime.ContainerTypeOf(pod, c.Name); !ok || kind == runtime.Init {
+			continue // what an init container writes is bound by the limit of the pod alone, as with a kubelet
 		}
-		limit := spec.Resources.Limits[corev1.ResourceEphemeralStorage]
+		limit := runtime.ContainerSpec(pod, c.Name).Resources.Limits[corev1.ResourceEphemeralStorage]
 		if limit.Sign() > 0 && exceedsLimit(used, limit) {
 			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String()), true
 		}

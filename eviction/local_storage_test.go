@@ -83,6 +83,26 @@ func TestOverLocalLimit(t *testing.T) {
 	}
 }
 
+// EV-7: of the init containers, only sidecars have a limit of their own.
+func TestOverLocalLimit_InitContainers(t *testing.T) {
+	now := time.Now()
+	always := corev1.ContainerRestartPolicyAlways
+	used := runtime.PodUsage{Containers: []runtime.ContainerUsage{{Name: "init", Rootfs: runtime.DiskUsage{At: now, Bytes: 101}}}}
+	pod := bounded("", "500")
+	pod.Spec.InitContainers = []corev1.Container{{Name: "init", Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("100")},
+	}}}
+	message, over := exceedsLocalStorageLimit(pod, &used, now)
+	assert.False(t, over, message)
+	used.Containers[0].Rootfs.Bytes = 501
+	message, _ = exceedsLocalStorageLimit(pod, &used, now)
+	assert.Equal(t, "Pod ephemeral local storage usage exceeds the total limit of containers 500. ", message)
+	used.Containers[0].Rootfs.Bytes = 101
+	pod.Spec.InitContainers[0].RestartPolicy = &always
+	message, _ = exceedsLocalStorageLimit(pod, &used, now)
+	assert.Equal(t, `Container init exceeded its local ephemeral storage limit "100". `, message)
+}
+
 // EV-7: files of pods are counted only where a limit wants it.
 func TestHasLocalLimit(t *testing.T) {
 	for name, tc := range map[string]struct {
