@@ -15,8 +15,9 @@ import (
 const Reason = "Evicted"
 
 // message returns the status message of an evicted pod, in the wording of the kubelet:
-// the resource, the threshold, the observed value, and the containers that use more
-// than they request or, for pressure, how long the pod's own tasks waited.
+// the resource, the threshold, the observed value, the usage of a pod that requests memory
+// itself, and the containers that use more than they request or, for pressure, how long the
+// pod's own tasks waited.
 func message(m metThreshold, c Candidate, u *runtime.NodeUsage) string {
 	f, _ := infoFor(m.Signal)
 	var b strings.Builder
@@ -34,6 +35,7 @@ func message(m metThreshold, c Candidate, u *runtime.NodeUsage) string {
 		if u.Pods[i].UID != c.Pod.UID {
 			continue
 		}
+		writePodUsage(&b, f, c.Pod, &u.Pods[i])
 		for j := range u.Pods[i].Containers {
 			writeExcess(&b, m.Signal, f, c.Pod, &u.Pods[i].Containers[j], layoutOf(u))
 		}
@@ -41,7 +43,20 @@ func message(m metThreshold, c Candidate, u *runtime.NodeUsage) string {
 	return b.String()
 }
 
-// writeExcess appends a sentence for a container that uses more than it requests.
+// writePodUsage appends a sentence about the memory of a pod with a request at pod level.
+func writePodUsage(b *strings.Builder, f signalInfo, pod *corev1.Pod, u *runtime.PodUsage) {
+	if f.resource != corev1.ResourceMemory || pod.Spec.Resources == nil {
+		return
+	}
+	request, ok := pod.Spec.Resources.Requests[corev1.ResourceMemory]
+	if used, known := podMemory(u, time.Time{}); ok && known {
+		fmt.Fprintf(b, "Pod %s was using %s, request is %s, has larger consumption of %s. ",
+			pod.Name, amount(f.resource, used), request.String(), f.resource)
+	}
+}
+
+// writeExcess appends a sentence for a container that uses more than it requests. Ephemeral
+// containers can request nothing.
 func writeExcess(b *strings.Builder, s Signal, f signalInfo, pod *corev1.Pod, u *runtime.ContainerUsage, l layout) {
 	var used uint64
 	switch f.resource {
@@ -52,11 +67,10 @@ func writeExcess(b *strings.Builder, s Signal, f signalInfo, pod *corev1.Pod, u 
 	default:
 		return // cannot be requested
 	}
-	spec := runtime.ContainerSpec(pod, u.Name)
-	if spec == nil {
+	if kind, ok := runtime.ContainerTypeOf(pod, u.Name); !ok || kind == runtime.Ephemeral {
 		return
 	}
-	request := spec.Resources.Requests[f.resource]
+	request := runtime.ContainerSpec(pod, u.Name).Resources.Requests[f.resource]
 	if used <= uint64(max(request.Value(), 0)) {
 		return
 	}

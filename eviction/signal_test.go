@@ -222,6 +222,26 @@ func TestMessage(t *testing.T) {
 		message(m, Candidate{Pod: pod, Usage: 3000, Stalled: true}, u))
 }
 
+// EV-6: a request of the pod itself is in the message; ephemeral containers, which cannot request anything, are not.
+func TestMessage_PodLevelAndEphemeral(t *testing.T) {
+	at := time.Now()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Name: "web"}, Spec: corev1.PodSpec{
+		Resources:           &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("3Mi")}},
+		Containers:          []corev1.Container{{Name: "main"}},
+		EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug"}}},
+	}}
+	memory := func(n uint64) runtime.MemoryUsage { return runtime.MemoryUsage{At: at, WorkingSet: n << 20} }
+	u := &runtime.NodeUsage{Pods: []runtime.PodUsage{{UID: "u", Memory: memory(5), Containers: []runtime.ContainerUsage{
+		{Name: "main", Memory: memory(2)}, {Name: "debug", Memory: memory(2)},
+	}}}}
+	assert.Equal(t, "The node was low on resource: memory. Threshold quantity: 2Mi, available: 1Mi. "+
+		"Pod web was using 5Mi, request is 3Mi, has larger consumption of memory. "+
+		"Container main was using 2Mi, request is 0, has larger consumption of memory. ",
+		message(metBy(t, "memory.available<2Mi", "", 1<<20, 1<<30), Candidate{Pod: pod}, u))
+	assert.Equal(t, "The node was low on resource: pids. Threshold quantity: 2k, available: 1048576. ",
+		message(metBy(t, "pid.available<2k", "", 1<<20, 1<<30), Candidate{Pod: pod}, u))
+}
+
 // EV-8: the transition time is that of the status of the same condition.
 func TestNodeConditions_TransitionTime(t *testing.T) {
 	at := func(s int64) metav1.Time { return metav1.NewTime(time.Unix(s, 0)) }
