@@ -13,7 +13,8 @@ import (
 // owner is the user whose subordinate ids are allocated to pods, as with the kubelet.
 const owner = "kubelet"
 
-const maxSubIDs = 1 << 20
+// maxSubIDs bounds what is read of a file: the lines of 65,536 users have some megabytes.
+const maxSubIDs = 32 << 20
 
 // granted returns the ids that may be allocated: those granted in /etc/subuid and
 // /etc/subgid, or those of the configuration if there is no grant.
@@ -53,7 +54,8 @@ func subIDs(etc fs.FS, name string) (got subRange, err error) {
 		return got, fmt.Errorf("read subordinate ids: %w", err)
 	}
 	defer func() { _ = f.Close() }() // only read
-	lines := bufio.NewScanner(io.LimitReader(f, maxSubIDs))
+	rest := &io.LimitedReader{R: f, N: maxSubIDs}
+	lines := bufio.NewScanner(rest)
 	for lines.Scan() {
 		fields := strings.Split(strings.TrimSpace(lines.Text()), ":")
 		if fields[0] != owner {
@@ -71,6 +73,9 @@ func subIDs(etc fs.FS, name string) (got subRange, err error) {
 			return got, fmt.Errorf("/etc/%s: line of %s must have the form user:first:count", name, owner)
 		}
 		got = subRange{uint32(first), uint32(count)}
+	}
+	if rest.N == 0 { // the rest may have a grant, and the last line may have more digits
+		return subRange{}, fmt.Errorf("/etc/%s: larger than %d bytes", name, maxSubIDs-1)
 	}
 	return got, lines.Err()
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -189,6 +190,42 @@ func TestEnsure_SubordinateIDs(t *testing.T) {
 			}
 			n := newNode(t, 2)
 			a, err := New(Config{PodsDir: n.dir, SubIDFS: etc})
+			require.NoError(t, err)
+			n.Allocator = a
+			first, err := n.ensure("a")
+			if c.wrong != "" {
+				require.ErrorIs(t, err, ErrStateUnknown)
+				require.ErrorContains(t, err, c.wrong)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, c.first, first)
+		})
+	}
+}
+
+// A grant counts however many users have one before, and a file that is too large to be read whole is an error: the
+// ids of the configuration may have been granted to others.
+func TestEnsure_LargeSubordinateIDFiles(t *testing.T) {
+	const line, grant = "someone:100000:65536\n", "kubelet:6553600:131072\n"
+	file := func(lines int) fstest.MapFS {
+		f := &fstest.MapFile{Data: []byte(strings.Repeat(line, lines) + grant)}
+		return fstest.MapFS{"subuid": f, "subgid": f}
+	}
+	for name, c := range map[string]struct {
+		etc   fstest.MapFS
+		first uint32
+		wrong string
+	}{
+		"100,000 users": {file(100_000), 6553600, ""},
+		"too many":      {file(maxSubIDs/len(line) + 1), 0, "larger than"},
+		"too many by the last byte": {
+			fstest.MapFS{"subuid": {Data: append([]byte(strings.Repeat("\n", maxSubIDs-len(grant))), grant...)}}, 0, "larger than",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, 2)
+			a, err := New(Config{PodsDir: n.dir, SubIDFS: c.etc})
 			require.NoError(t, err)
 			n.Allocator = a
 			first, err := n.ensure("a")
