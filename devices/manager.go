@@ -228,6 +228,18 @@ func (m *Manager) Disconnect(resource corev1.ResourceName, plugin Plugin) {
 	})
 }
 
+// health returns the health of a device for the status of a pod. It is unknown while the plugin is
+// gone. One that its plugin does not list any more is unhealthy.
+func (r *resourceState) health(id string) corev1.ResourceHealthStatus {
+	switch {
+	case r == nil || r.plugin == nil:
+		return corev1.ResourceHealthStatusUnknown
+	case r.devices[id].Healthy:
+		return corev1.ResourceHealthStatusHealthy
+	}
+	return corev1.ResourceHealthStatusUnhealthy
+}
+
 // change applies f to a resource and reports the pods whose devices changed their health.
 func (m *Manager) change(resource corev1.ResourceName, f func(*resourceState)) {
 	m.mu.Lock()
@@ -236,11 +248,12 @@ func (m *Manager) change(resource corev1.ResourceName, f func(*resourceState)) {
 		r = &resourceState{}
 		m.resources[resource] = r
 	}
-	before := maps.Clone(r.devices)
+	before := *r
+	before.devices = maps.Clone(r.devices)
 	f(r)
 	var affected []types.UID
 	for uid, pod := range m.pods {
-		if pod.anyID(resource, func(id string) bool { return before[id].Healthy != r.devices[id].Healthy }) {
+		if pod.anyID(resource, func(id string) bool { return before.health(id) != r.health(id) }) {
 			affected = append(affected, uid)
 		}
 	}

@@ -77,24 +77,12 @@ func (m *Manager) ResourceStatuses(uid types.UID, container string) []corev1.Res
 			continue
 		}
 		st := corev1.ResourceStatus{Name: a.Resource}
+		m.mu.Lock()
 		for _, d := range a.Devices {
-			st.Resources = append(st.Resources, corev1.ResourceHealth{ResourceID: corev1.ResourceID(d.ID), Health: m.health(a.Resource, d)})
+			st.Resources = append(st.Resources, corev1.ResourceHealth{ResourceID: corev1.ResourceID(d.ID), Health: m.resources[a.Resource].health(d.ID)})
 		}
+		m.mu.Unlock()
 		out = append(out, st)
 	}
 	return out
-}
-
-// health returns the health of a device for the status of a pod. It is unknown while the
-// plugin is gone.
-func (m *Manager) health(name corev1.ResourceName, d Device) corev1.ResourceHealthStatus {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch r := m.resources[name]; {
-	case r == nil || r.plugin == nil:
-		return corev1.ResourceHealthStatusUnknown
-	case d.Healthy:
-		return corev1.ResourceHealthStatusHealthy
-	}
-	return corev1.ResourceHealthStatusUnhealthy
 }

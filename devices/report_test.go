@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/internal/logtest"
@@ -43,4 +44,27 @@ func TestManager_ReportsWithoutReadableState(t *testing.T) {
 	require.NoError(t, os.Remove(file))
 	require.NoError(t, os.Rename(file+".away", file))
 	require.Len(t, m.Allocations(p.UID), 1)
+}
+
+// Pods are synced when the status of their devices changes, also that of a device that was unhealthy
+// before its plugin went and is so when it is back.
+func TestManager_NotifiesOfUnhealthyDevicesWithoutPlugin(t *testing.T) {
+	m := newManager(t, stateFile(t))
+	plugin := &fake{}
+	require.NoError(t, m.Update(gpu, plugin, healthy("a")))
+	p := pod("p", container("app", 1))
+	inject(t, m, p)
+	var reported []corev1.ResourceHealthStatus
+	m.NotifyHealth(func(uid types.UID) {
+		reported = append(reported, m.ResourceStatuses(uid, "app")[0].Resources[0].Health)
+	})
+	unhealthy := []devices.Device{{ID: "a"}}
+	require.NoError(t, m.Update(gpu, plugin, unhealthy))
+	m.Disconnect(gpu, plugin)
+	m.Disconnect(gpu, plugin)
+	require.NoError(t, m.Update(gpu, plugin, unhealthy))
+	require.NoError(t, m.Update(gpu, plugin, nil)) // not listed: the same
+	require.Equal(t, []corev1.ResourceHealthStatus{
+		corev1.ResourceHealthStatusUnhealthy, corev1.ResourceHealthStatusUnknown, corev1.ResourceHealthStatusUnhealthy,
+	}, reported)
 }
