@@ -1,5 +1,5 @@
-// Package podresources serves the kubelet's pod resources API v1
-// (k8s.io/kubelet/pkg/apis/podresources/v1): which devices each container has. Agents that
+// Package podresources serves the kubelet's pod resources API, v1 and v1alpha1
+// (k8s.io/kubelet/pkg/apis/podresources): which devices each container has. Agents that
 // monitor devices, such as DCGM's exporter, ask it to know whose figures they see.
 //
 // CPUs are those that a container has for itself, if Config.CPUs is set. The devices of

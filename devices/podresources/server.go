@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+	apialpha "k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/internal/unixsocket"
@@ -110,6 +111,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(16), grpc.UnaryInterceptor(s.limit))
 	api.RegisterPodResourcesListerServer(server, s)
+	apialpha.RegisterPodResourcesListerServer(server, alphaServer{s: s})
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()
 	s.cfg.Logger.Info("pod resources API served", slog.String("path", s.cfg.Path))
@@ -164,13 +166,19 @@ func (s *Server) GetAllocatableResources(context.Context, *api.AllocatableResour
 	return r, nil
 }
 
-// podResources returns what the containers of a pod have. Init containers that end are
-// left out, because others take their devices over.
-func (s *Server) podResources(pod *corev1.Pod) *api.PodResources {
+// devicesOf returns the devices of a pod by container.
+func (s *Server) devicesOf(pod *corev1.Pod) map[string][]*api.ContainerDevices {
 	byContainer := map[string][]*api.ContainerDevices{}
 	for _, a := range s.cfg.Devices.Allocations(pod.UID) {
 		byContainer[a.Container] = append(byContainer[a.Container], containerDevices(a.Resource, a.Devices)...)
 	}
+	return byContainer
+}
+
+// podResources returns what the containers of a pod have. Init containers that end are
+// left out, because others take their devices over.
+func (s *Server) podResources(pod *corev1.Pod) *api.PodResources {
+	byContainer := s.devicesOf(pod)
 	r := &api.PodResources{Name: pod.Name, Namespace: pod.Namespace}
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; podspec.IsSidecar(c) {

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+	apialpha "k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/devices/podresources"
@@ -49,6 +50,12 @@ func pod(name string, phase corev1.PodPhase, containers ...string) *corev1.Pod {
 // serve runs a Server and returns a client of it.
 func serve(t *testing.T, cfg podresources.Config) api.PodResourcesListerClient {
 	t.Helper()
+	return api.NewPodResourcesListerClient(connect(t, cfg))
+}
+
+// connect runs a Server and connects to it.
+func connect(t *testing.T, cfg podresources.Config) *grpc.ClientConn {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "pr") //nolint:usetesting // the name of the test would make it too long
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
@@ -66,7 +73,34 @@ func serve(t *testing.T, cfg podresources.Config) api.PodResourcesListerClient {
 	conn, err := grpc.NewClient("unix://"+cfg.Path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, conn.Close()) })
-	return api.NewPodResourcesListerClient(conn)
+	return conn
+}
+
+// Monitors that speak v1alpha1 get the devices of regular containers.
+func TestServer_ServesV1alpha1(t *testing.T) {
+	running := pod("trainer", corev1.PodRunning, "main", "logger")
+	running.Spec.InitContainers = []corev1.Container{{Name: "warm-up"}}
+	conn := connect(t, podresources.Config{
+		Pods: func() []*corev1.Pod { return []*corev1.Pod{running, pod("ended", corev1.PodSucceeded, "main")} },
+		Devices: fakeDevices{allocations: map[types.UID][]devices.Allocation{"trainer": {
+			{Container: "main", Resource: gpu, Devices: []devices.Device{{ID: "0", NUMANodes: []int64{1}}, {ID: "1"}}},
+			{Container: "warm-up", Resource: gpu, Devices: []devices.Device{{ID: "0"}}},
+		}}},
+	})
+	r, err := apialpha.NewPodResourcesListerClient(conn).List(t.Context(), &apialpha.ListPodResourcesRequest{})
+	require.NoError(t, err)
+	require.Len(t, r.GetPodResources(), 1)
+	got := r.GetPodResources()[0]
+	require.Equal(t, "lab/trainer", got.GetNamespace()+"/"+got.GetName())
+	ids := map[string][]string{}
+	for _, c := range got.GetContainers() {
+		ids[c.GetName()] = nil
+		for _, d := range c.GetDevices() {
+			require.Equal(t, string(gpu), d.GetResourceName())
+			ids[c.GetName()] = append(ids[c.GetName()], d.GetDeviceIds()...)
+		}
+	}
+	require.Equal(t, map[string][]string{"main": {"0", "1"}, "logger": nil}, ids)
 }
 
 const gpu corev1.ResourceName = "vendor.example/gpu"
