@@ -430,3 +430,20 @@ func TestAdmitter_Devices(t *testing.T) {
 	available = corev1.ResourceList{gpu: resource.MustParse("2")}
 	require.True(t, a.Admit(want("two"), []*corev1.Pod{want("one")}).Admitted)
 }
+
+// Devices of the claim that the scheduler has made for the extended resources of a pod are none of a device plugin.
+func TestAdmitter_ExtendedResourcesOfAClaim(t *testing.T) {
+	const gpu corev1.ResourceName = "vendor.example/gpu"
+	p := requesting(t, "p", "{vendor.example/gpu: 1, other.example/nic: 1}")
+	p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "made", RequestMappings: []corev1.ContainerExtendedResourceRequest{
+		{ContainerName: "a", ResourceName: string(gpu), RequestName: "r"},
+	}}
+	none := corev1.ResourceList{gpu: resource.MustParse("0"), "other.example/nic": resource.MustParse("1")}
+	require.True(t, admit(t, Config{Devices: func() corev1.ResourceList { return none }}, p).Admitted)
+	none["other.example/nic"] = resource.MustParse("0")
+	require.Equal(t, "OutOfother.example/nic", admit(t, Config{Devices: func() corev1.ResourceList { return none }}, p).Reason)
+	p.Status.ExtendedResourceClaimStatus.RequestMappings[0].ContainerName = "other"
+	require.Equal(t, "OutOfother.example/nic", admit(t, Config{Devices: func() corev1.ResourceList { return none }}, p).Reason)
+	none["other.example/nic"] = resource.MustParse("1")
+	require.Equal(t, "OutOfvendor.example/gpu", admit(t, Config{Devices: func() corev1.ResourceList { return none }}, p).Reason)
+}

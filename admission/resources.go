@@ -96,8 +96,13 @@ func (a *Admitter) allocatable() corev1.ResourceList {
 // checked reports whether a resource is checked. If what is allocatable does not contain it,
 // huge pages count as missing, other native resources are ignored, and extended
 // resources count as missing for static pods only: those of other pods were checked
-// by the scheduler.
+// by the scheduler. So were those that it has made a claim for.
 func checked(pod *corev1.Pod, name corev1.ResourceName, allocatable corev1.ResourceList) bool {
+	for c := range podspec.Containers(pod) {
+		if podspec.IsFromClaim(pod, c.Name, name) {
+			return false
+		}
+	}
 	if _, known := allocatable[name]; known {
 		return true
 	}

@@ -38,6 +38,9 @@ func (m *Manager) Inject(ctx context.Context, pod *corev1.Pod, container *corev1
 	var total runtime.Injection
 	for _, name := range slices.Sorted(maps.Keys(container.Resources.Limits)) {
 		q := container.Resources.Limits[name]
+		if podspec.IsFromClaim(pod, container.Name, name) {
+			continue
+		}
 		n, ok := m.requested(name, q.Value(), running)
 		var err error
 		switch {

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/topology"
 )
 
@@ -28,7 +29,7 @@ func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topolo
 	var out [][]topology.Hint
 	for _, name := range slices.Sorted(maps.Keys(container.Resources.Limits)) {
 		q := container.Resources.Limits[name]
-		if n, ok := m.requested(name, q.Value(), false); ok {
+		if n, ok := m.requested(name, q.Value(), false); ok && !podspec.IsFromClaim(pod, container.Name, name) {
 			m.mu.Lock()
 			if hints := m.hints(pod, container.Name, name, n); hints != nil {
 				out = append(out, hints)
@@ -107,7 +108,7 @@ func (m *Manager) Reserve(pod *corev1.Pod, container *corev1.Container, nodes to
 	for _, name := range slices.Sorted(maps.Keys(container.Resources.Limits)) {
 		q := container.Resources.Limits[name]
 		n, ok := m.requested(name, q.Value(), false)
-		if !ok || m.cfg.NUMANodes.Len() == 0 {
+		if !ok || m.cfg.NUMANodes.Len() == 0 || podspec.IsFromClaim(pod, container.Name, name) {
 			continue
 		}
 		if err := m.reserve(pod, container.Name, name, n, nodes); err != nil {

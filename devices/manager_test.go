@@ -21,6 +21,7 @@ import (
 
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/topology"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -179,6 +180,24 @@ func TestInject_MergesResources(t *testing.T) {
 	require.NoError(t, m.Update("vendor.example/nic", &fake{}, healthy("n")))
 	_, err := m.Inject(t.Context(), pod("p", c), &c, false)
 	require.ErrorContains(t, err, "two different injections of the variable GPUS", "both plugins set it")
+}
+
+// A resource that a container has from a claim is not allocated, also if its plugin is gone.
+func TestInject_LeavesTheResourcesOfClaimsOut(t *testing.T) {
+	m := newManager(t, stateFile(t), func(cfg *devices.Config) { cfg.NUMANodes = topology.NewSet(0, 1) })
+	plugin := &fake{}
+	require.NoError(t, m.Update(gpu, plugin, []devices.Device{{ID: "a", Healthy: true, NUMANodes: []int64{1}}}))
+	p := pod("p", container("c", 1))
+	p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "made", RequestMappings: []corev1.ContainerExtendedResourceRequest{
+		{ContainerName: "c", ResourceName: string(gpu), RequestName: "r"},
+	}}
+	require.Empty(t, m.Hints(p, &p.Spec.Containers[0]))
+	require.NoError(t, m.Reserve(p, &p.Spec.Containers[0], topology.NewSet(1)))
+	require.Empty(t, inject(t, m, p))
+	m.Disconnect(gpu, plugin)
+	require.Empty(t, inject(t, m, p))
+	require.Empty(t, m.Allocations(p.UID))
+	require.Empty(t, plugin.allocated)
 }
 
 // A device that fails while a container has it stays with the container, and is not given

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -108,6 +109,37 @@ func (cfg *Config) complete() error {
 // SupportsField reports that a node with a Manager supports the fields of pods about claims.
 func (*Manager) SupportsField(field string) bool {
 	return field == "spec.resourceClaims" || strings.HasSuffix(field, ".resources.claims")
+}
+
+// podClaims returns the entries of a pod's claims. The one without a name is the claim that the scheduler has
+// made for its extended resources, if these are devices of drivers on this node (KEP-5004).
+func podClaims(pod *corev1.Pod) []corev1.PodResourceClaim {
+	st := pod.Status.ExtendedResourceClaimStatus
+	if st == nil {
+		return pod.Spec.ResourceClaims
+	}
+	return append(slices.Clip(pod.Spec.ResourceClaims), corev1.PodResourceClaim{ResourceClaimName: &st.ResourceClaimName})
+}
+
+// containerClaims returns the claims of podClaims that a container uses, with their requests.
+func containerClaims(pod *corev1.Pod, container *corev1.Container) []corev1.ResourceClaim {
+	used := slices.Clip(container.Resources.Claims)
+	if st := pod.Status.ExtendedResourceClaimStatus; st != nil {
+		for _, m := range st.RequestMappings {
+			if m.ContainerName == container.Name {
+				used = append(used, corev1.ResourceClaim{Request: m.RequestName})
+			}
+		}
+	}
+	return used
+}
+
+// describe names an entry of podClaims in errors.
+func describe(entry string) string {
+	if entry == "" {
+		return "resource claim for extended resources"
+	}
+	return "resource claim " + entry
 }
 
 // claimName returns the name of the claim that an entry of a pod's resourceClaims stands for.

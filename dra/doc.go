@@ -7,7 +7,8 @@
 // claims of a pod before its first container is created, adds the CDI devices that they name to
 // the containers, and has the claims released after the containers of the last pod that uses
 // them have ended, and before that pod is reported as Succeeded or Failed: from then on the
-// cluster gives the devices to others.
+// cluster gives the devices to others. A claim that the scheduler has made for the extended
+// resources of a pod is one of its claims.
 //
 // A Manager is a pluginregistry.Handler, which gets the drivers, and a podsync.Injector. What
 // was prepared is stored in a file before it is used, so that nothing stays prepared that no

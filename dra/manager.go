@@ -51,24 +51,25 @@ func New(cfg Config) (*Manager, error) {
 // which it blocks for as long as the drivers take. For a container that runs it returns what it
 // has got.
 func (m *Manager) Inject(ctx context.Context, pod *corev1.Pod, container *corev1.Container, running bool) (runtime.Injection, error) {
-	if len(pod.Spec.ResourceClaims) == 0 {
+	claims := podClaims(pod)
+	if len(claims) == 0 {
 		return runtime.Injection{}, nil
 	}
 	if err := m.load(); err != nil {
 		return runtime.Injection{}, err
 	}
 	if !running {
-		for i := range pod.Spec.ResourceClaims {
-			if err := m.preparePodClaim(ctx, pod, &pod.Spec.ResourceClaims[i]); err != nil {
-				return runtime.Injection{}, fmt.Errorf("resource claim %s: %w", pod.Spec.ResourceClaims[i].Name, err)
+		for i := range claims {
+			if err := m.preparePodClaim(ctx, pod, &claims[i]); err != nil {
+				return runtime.Injection{}, fmt.Errorf("%s: %w", describe(claims[i].Name), err)
 			}
 		}
 	}
 	var out runtime.Injection
-	for _, used := range container.Resources.Claims {
+	for _, used := range containerClaims(pod, container) {
 		ids, err := m.cdiDevices(pod, used)
 		if err != nil {
-			return runtime.Injection{}, fmt.Errorf("resource claim %s of container %s: %w", used.Name, container.Name, err)
+			return runtime.Injection{}, fmt.Errorf("%s of container %s: %w", describe(used.Name), container.Name, err)
 		}
 		if out, err = out.Merge(runtime.Injection{CDIDevices: ids}); err != nil {
 			return runtime.Injection{}, err
@@ -82,12 +83,11 @@ func (m *Manager) cdiDevices(pod *corev1.Pod, used corev1.ResourceClaim) ([]stri
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var ids []string
-	for i := range pod.Spec.ResourceClaims {
-		entry := &pod.Spec.ResourceClaims[i]
+	for _, entry := range podClaims(pod) {
 		if entry.Name != used.Name {
 			continue
 		}
-		name, err := claimName(pod, entry)
+		name, err := claimName(pod, &entry)
 		if err != nil || name == "" {
 			return nil, err
 		}
@@ -231,7 +231,7 @@ func allocationOf(claim *resourcev1.ResourceClaim) string {
 // HasUnreleased implements podsync.EarlyReleaser: it reports whether the pod has claims that are not released. The cluster gives a claim
 // to others once its pods have ended.
 func (m *Manager) HasUnreleased(pod *corev1.Pod) bool {
-	if len(pod.Spec.ResourceClaims) == 0 {
+	if len(podClaims(pod)) == 0 {
 		return false
 	}
 	if m.load() != nil {

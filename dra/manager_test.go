@@ -306,3 +306,37 @@ type noClaims struct{}
 func (noClaims) ResourceClaim(context.Context, string, string) (*resourcev1.ResourceClaim, error) {
 	return nil, podspec.ErrObjectNotFound
 }
+
+// Extended resources of a pod are devices of the claim that the scheduler has made for them, by the
+// container and the request in the status of the pod (KEP-5004).
+func TestManager_ExtendedResources(t *testing.T) {
+	d, file := new(fakeDriver), stateFile(t)
+	m := newManager(t, file, fakeClaims{"extended": claim("extended", gpuDriver), "a": claim("a", gpuDriver)})
+	register(t, m, serve(t, d))
+	p := pod("p")
+	p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "other"})
+	p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
+		ResourceClaimName: "extended",
+		RequestMappings:   []corev1.ContainerExtendedResourceRequest{{ContainerName: "c", ResourceName: "vendor.example/gpu", RequestName: "gpu"}},
+	}
+	require.Equal(t, []string{"vendor.example/gpu=extended", "vendor.example/link=0"}, inject(t, m, p, false))
+	require.Equal(t, []string{"prepare extended"}, d.taken())
+	require.Equal(t, []string{
+		"lab/extended: gpu.vendor.example/node/gpu0 share 1 vendor.example/gpu=extended", "lab/extended: gpu.vendor.example/node/link vendor.example/link=0",
+	}, resources(m, p))
+	other, err := m.Inject(t.Context(), p, &p.Spec.Containers[1], false)
+	require.NoError(t, err)
+	require.Empty(t, other.CDIDevices, "it requests none")
+	require.Empty(t, d.taken(), "it is prepared")
+	require.True(t, m.HasUnreleased(p))
+	require.NoError(t, m.Release(t.Context(), p.UID))
+	require.False(t, m.HasUnreleased(p))
+	require.Equal(t, []string{"unprepare extended"}, d.taken())
+
+	both := pod("both", "a")
+	both.Status.ExtendedResourceClaimStatus = p.Status.ExtendedResourceClaimStatus
+	require.ElementsMatch(t, []string{"vendor.example/gpu=a", "vendor.example/gpu=extended", "vendor.example/link=0"}, inject(t, m, both, false))
+	require.Len(t, both.Spec.ResourceClaims, 1, "the pod is not changed")
+	both.UID, both.Status.ExtendedResourceClaimStatus.ResourceClaimName = "none", "none"
+	require.ErrorContains(t, injectErr(t, m, both), "resource claim for extended resources: ResourceClaim none: ")
+}

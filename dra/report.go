@@ -14,16 +14,16 @@ import (
 // resources API has them. The claims of templates are those that the status of the pod names. While
 // the stored claims cannot be read, there are none. The caller owns the result.
 func (m *Manager) DynamicResources(pod *corev1.Pod, container *corev1.Container) []*podresources.DynamicResource {
-	if len(container.Resources.Claims) == 0 {
+	used := containerClaims(pod, container)
+	if len(used) == 0 {
 		return nil
 	}
 	m.file.ReportOnce(m.load(), func(err error) { m.cfg.Logger.Error("prepared resource claims not reported", logattr.Err(err)) })
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []*podresources.DynamicResource
-	for i := range pod.Spec.ResourceClaims {
-		entry := &pod.Spec.ResourceClaims[i]
-		name, err := claimName(pod, entry)
+	for _, entry := range podClaims(pod) {
+		name, err := claimName(pod, &entry)
 		if err != nil {
 			continue // it is not made, and so not prepared
 		}
@@ -31,8 +31,8 @@ func (m *Manager) DynamicResources(pod *corev1.Pod, container *corev1.Container)
 		if claim == nil {
 			continue
 		}
-		if used := claim.resources(container, entry.Name); len(used) > 0 {
-			out = append(out, &podresources.DynamicResource{ClaimName: claim.Name, ClaimNamespace: claim.Namespace, ClaimResources: used})
+		if devices := claim.resources(used, entry.Name); len(devices) > 0 {
+			out = append(out, &podresources.DynamicResource{ClaimName: claim.Name, ClaimNamespace: claim.Namespace, ClaimResources: devices})
 		}
 	}
 	return out
@@ -40,14 +40,14 @@ func (m *Manager) DynamicResources(pod *corev1.Pod, container *corev1.Container)
 
 // resources returns the prepared devices of a claim that a container uses by this name of its
 // pod: each once, though the container may name several requests.
-func (c *claimState) resources(container *corev1.Container, name string) []*podresources.ClaimResource {
+func (c *claimState) resources(used []corev1.ResourceClaim, name string) []*podresources.ClaimResource {
 	var out []*podresources.ClaimResource
 	for _, driver := range slices.Sorted(maps.Keys(c.Drivers)) {
 		if c.Drivers[driver] == nil {
 			continue
 		}
 		for _, d := range *c.Drivers[driver] {
-			if !slices.ContainsFunc(container.Resources.Claims, func(r corev1.ResourceClaim) bool { return r.Name == name && d.isFor(r.Request) }) {
+			if !slices.ContainsFunc(used, func(r corev1.ResourceClaim) bool { return r.Name == name && d.isFor(r.Request) }) {
 				continue
 			}
 			r := &podresources.ClaimResource{DriverName: driver, PoolName: d.Pool, DeviceName: d.Name}

@@ -2,6 +2,7 @@ package podspec
 
 import (
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -172,4 +173,13 @@ func QOS(pod *corev1.Pod) corev1.PodQOSClass {
 		return corev1.PodQOSGuaranteed
 	}
 	return corev1.PodQOSBurstable
+}
+
+// IsFromClaim reports whether a container has a resource from the claim that the scheduler has made for the
+// extended resources of the pod, and not from a device plugin (KEP-5004).
+func IsFromClaim(pod *corev1.Pod, container string, name corev1.ResourceName) bool {
+	st := pod.Status.ExtendedResourceClaimStatus
+	return st != nil && slices.ContainsFunc(st.RequestMappings, func(m corev1.ContainerExtendedResourceRequest) bool {
+		return m.ContainerName == container && m.ResourceName == string(name)
+	})
 }
