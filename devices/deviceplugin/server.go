@@ -42,7 +42,8 @@ type Devices interface {
 // Config describes a Server.
 type Config struct {
 	// Dir is the absolute path of the directory of the sockets. It is created if it is
-	// missing. Sockets in it that no process serves are removed at the start.
+	// missing. The sockets in it are removed at the start, as by a kubelet: that is how
+	// plugins learn that they have to register again.
 	// Required. Plugins usually expect /var/lib/kubelet/device-plugins.
 	Dir     string
 	Devices Devices // required
@@ -126,10 +127,16 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// listen makes the socket. Plugins watch the directory and register again when it appears.
+// listen removes the sockets of plugins that an earlier agent had, and makes its own. A plugin that
+// still runs waits for either, the end of its socket or the socket of the agent, and then makes a
+// new one and registers.
 func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
 		return nil, err
+	}
+	own := filepath.Join(s.cfg.Dir, SocketName)
+	if unixsocket.IsServed(ctx, own) {
+		return nil, fmt.Errorf("%s: %w: stop it, or configure another directory", own, ErrSocketInUse)
 	}
 	entries, err := os.ReadDir(s.cfg.Dir)
 	if err != nil {
@@ -139,19 +146,11 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 		if e.Type()&fs.ModeSocket == 0 {
 			continue
 		}
-		path := filepath.Join(s.cfg.Dir, e.Name())
-		served := unixsocket.IsServed(ctx, path)
-		if served && e.Name() == SocketName {
-			return nil, fmt.Errorf("%s: %w: stop it, or configure another directory", path, ErrSocketInUse)
-		}
-		if served {
-			continue // a plugin that survived the previous agent
-		}
-		if err := unixsocket.RemoveStale(path); err != nil {
+		if err := os.Remove(filepath.Join(s.cfg.Dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
-	return unixsocket.Listen(ctx, filepath.Join(s.cfg.Dir, SocketName))
+	return unixsocket.Listen(ctx, own)
 }
 
 // Register implements the device plugin API. The answer comes when the plugin serves its

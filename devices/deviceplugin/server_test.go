@@ -374,8 +374,9 @@ func TestRegister_WaitsForPlugins(t *testing.T) {
 	require.NoError(t, <-registered)
 }
 
-// Another process's sockets stay; those of processes that are gone are removed.
-func TestRun_LeavesServedSocketsAlone(t *testing.T) {
+// The sockets of plugins are removed, as by a kubelet, also those of plugins that still run: many
+// register again only when theirs is gone. Those of another agent that runs stay.
+func TestRun_RemovesSockets(t *testing.T) {
 	dir := socketDir(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "stale.sock")})
@@ -385,12 +386,14 @@ func TestRun_LeavesServedSocketsAlone(t *testing.T) {
 	newPlugin().serve(t, dir, "live.sock")
 	stop := start(t, dir, newManager(t))
 	require.NoFileExists(t, filepath.Join(dir, "stale.sock"))
-	require.FileExists(t, filepath.Join(dir, "live.sock"))
+	require.NoFileExists(t, filepath.Join(dir, "live.sock"))
 	require.FileExists(t, filepath.Join(dir, "file"))
+	newPlugin().serve(t, dir, "live.sock")
 
 	second, err := deviceplugin.New(deviceplugin.Config{Dir: dir, Devices: newManager(t)})
 	require.NoError(t, err)
 	require.ErrorIs(t, second.Run(t.Context()), deviceplugin.ErrSocketInUse)
+	require.FileExists(t, filepath.Join(dir, "live.sock"))
 	stop()
 	require.NoFileExists(t, filepath.Join(dir, deviceplugin.SocketName))
 }
