@@ -33,6 +33,9 @@ const SocketName = "kubelet.sock"
 // kubelet.
 var ErrSocketInUse = unixsocket.ErrInUse
 
+// errReplaced ends the connection of a plugin whose first list comes too late.
+var errReplaced = errors.New("another plugin has registered for the resource")
+
 // Devices gets the plugins and their devices. *devices.Manager is one.
 type Devices interface {
 	Update(resource corev1.ResourceName, plugin devices.Plugin, list []devices.Device) error
@@ -61,13 +64,21 @@ type Server struct {
 	wg      sync.WaitGroup // of the watched plugins
 	mu      sync.Mutex
 	ctx     context.Context // of Run; nil before
-	watched map[corev1.ResourceName]watched
+	watched map[corev1.ResourceName]*watched
 }
 
-// watched is the plugin that provides a resource.
+// watched are the plugins of a resource. One that registers takes the place of the other with its
+// first list of devices: until then, those of the other can be used.
 type watched struct {
-	stop context.CancelFunc
-	done <-chan struct{} // closed when it calls Devices no more
+	current *watcher // its devices are those of the resource; nil: none
+	next    *watcher // it has registered since; nil: none
+}
+
+// watcher follows the devices of one plugin.
+type watcher struct {
+	provider devices.Plugin
+	stop     context.CancelFunc
+	done     chan struct{} // closed when it calls Devices no more
 }
 
 // New returns a Server. It checks cfg and does no I/O.
@@ -93,7 +104,7 @@ func New(cfg Config) (*Server, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return &Server{cfg: cfg, watched: map[corev1.ResourceName]watched{}}, nil
+	return &Server{cfg: cfg, watched: map[corev1.ResourceName]*watched{}}, nil
 }
 
 // Run serves the socket until ctx is done, and returns nil then. An error means that the
@@ -184,35 +195,72 @@ func (s *Server) register(ctx context.Context, name corev1.ResourceName, r *api.
 	if s.ctx == nil || s.ctx.Err() != nil {
 		return errors.Join(errors.New("the agent is stopping"), p.conn.Close())
 	}
-	previous := s.watched[name]
-	if previous.stop != nil {
-		previous.stop()
+	if s.watched[name] == nil {
+		s.watched[name] = &watched{}
+	}
+	if next := s.watched[name].next; next != nil {
+		next.stop()
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	done := make(chan struct{})
-	s.watched[name] = watched{cancel, done}
+	w := &watcher{provider: p.provider(), stop: cancel, done: make(chan struct{})}
+	s.watched[name].next = w
 	s.wg.Go(func() {
-		defer close(done)
+		defer close(w.done)
 		defer cancel()
-		if previous.done != nil {
-			<-previous.done // its last list must not replace the first of this one
-		}
-		s.watch(ctx, name, p)
+		s.watch(ctx, name, p, w)
 	})
 	return nil
 }
 
 // watch passes the devices of a plugin on until its connection ends or it is replaced.
-func (s *Server) watch(ctx context.Context, name corev1.ResourceName, p *plugin) {
+func (s *Server) watch(ctx context.Context, name corev1.ResourceName, p *plugin, w *watcher) {
 	log := s.cfg.Logger.With(slog.String("resource", string(name)), slog.String("endpoint", filepath.Base(p.path)))
 	log.Info("device plugin registered")
-	provider := p.provider()
+	var previous *watcher
+	listed := false
 	err := p.watch(ctx, func(list []devices.Device) error {
-		return s.cfg.Devices.Update(name, provider, list)
+		if !listed {
+			if previous, listed = s.replace(name, w); !listed {
+				return errReplaced
+			}
+		}
+		return s.cfg.Devices.Update(name, w.provider, list)
 	})
-	s.cfg.Devices.Disconnect(name, provider)
+	if previous != nil { // its devices are still there if the first list was invalid
+		s.cfg.Devices.Disconnect(name, previous.provider)
+	}
+	if s.isCurrent(name, w) {
+		s.cfg.Devices.Disconnect(name, w.provider)
+	}
 	log.Info("device plugin disconnected", logattr.Err(err))
 	if err := p.conn.Close(); err != nil {
 		log.Debug("close failed", logattr.Err(err))
 	}
+}
+
+// replace makes a plugin that has listed its devices the one that provides the resource. It returns
+// the one before, which calls Devices no more: its last list must not replace the first of this one. ok
+// is false if another plugin has registered meanwhile.
+func (s *Server) replace(name corev1.ResourceName, w *watcher) (previous *watcher, ok bool) {
+	s.mu.Lock()
+	of := s.watched[name]
+	if of.next != w {
+		s.mu.Unlock()
+		return nil, false
+	}
+	previous, of.current, of.next = of.current, w, nil
+	s.mu.Unlock()
+	if previous != nil {
+		previous.stop()
+		<-previous.done
+	}
+	return previous, true
+}
+
+// isCurrent reports whether a plugin provides the resource: it has listed its devices, and no other
+// one has taken its place.
+func (s *Server) isCurrent(name corev1.ResourceName, w *watcher) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.watched[name].current == w
 }

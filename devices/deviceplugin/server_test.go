@@ -265,6 +265,41 @@ func TestServer_ReplacesAPlugin(t *testing.T) {
 	require.Never(t, func() bool { q := m.Allocatable()[gpu]; return q.Value() != 2 }, 50*time.Millisecond, time.Millisecond)
 }
 
+// The devices of a plugin can be used until its successor has listed its own.
+func TestServer_KeepsDevicesUntilTheSuccessorListsItsOwn(t *testing.T) {
+	dir, m := socketDir(t), newManager(t)
+	start(t, dir, m)
+	old := newPlugin("a")
+	old.serve(t, dir, "old.sock")
+	require.NoError(t, register(t, dir, request("old.sock")))
+	becomes(t, m, 1)
+	for _, endpoint := range []string{"broken.sock", "slow.sock"} {
+		p := &fakePlugin{options: &api.DevicePluginOptions{}, lists: make(chan []*api.Device, 1)}
+		stop := p.serve(t, dir, endpoint)
+		require.NoError(t, register(t, dir, request(endpoint)))
+		require.Never(t, func() bool { q := m.Allocatable()[gpu]; return q.Value() != 1 }, 50*time.Millisecond, time.Millisecond)
+		if endpoint == "broken.sock" {
+			stop()
+			old.list(api.Healthy, "a", "b")
+			becomes(t, m, 2)
+			old.list(api.Healthy, "a")
+			becomes(t, m, 1)
+			continue
+		}
+		p.list(api.Healthy, "a", "b", "c")
+		becomes(t, m, 3)
+	}
+	one := pod("one", "1")
+	_, err := m.Inject(t.Context(), one, &one.Spec.Containers[0], false)
+	require.NoError(t, err, "of the successor, as the old one is not called any more")
+	liar := newPlugin()
+	liar.lists = make(chan []*api.Device, 1)
+	liar.list(api.Healthy, "a", "a")
+	liar.serve(t, dir, "liar.sock")
+	require.NoError(t, register(t, dir, request("liar.sock")))
+	becomes(t, m, 0)
+}
+
 func TestRegister_RejectsInvalidPlugins(t *testing.T) {
 	dir, m := socketDir(t), newManager(t)
 	start(t, dir, m)
