@@ -27,6 +27,18 @@ func (r *Runtime) start(ctx context.Context, c *Container, sio IO, exited func(E
 	return proc, err
 }
 
+func (r *Runtime) prepareSandbox(ctx context.Context, p SandboxPreparer, s *sandbox) error {
+	return safe.Call(r.cfg.Logger, "prepare pod sandbox "+s.id, func() error { return p.Sandbox(ctx, s.config) })
+}
+
+func (r *Runtime) podIPs(a PodIPAllocator, s *sandbox) (ips []string, err error) {
+	err = safe.Call(r.cfg.Logger, "allocate addresses of pod sandbox "+s.id, func() error {
+		ips = a.PodIPs(s.config)
+		return nil
+	})
+	return ips, err
+}
+
 func (r *Runtime) remove(c *Container) {
 	safe.Do(r.cfg.Logger, "remove container "+c.ID, func() { r.cfg.Executor.Remove(c) })
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -101,6 +102,37 @@ func TestRuntime_SurvivesPanicsOfTheExecutor(t *testing.T) {
 			e.in = ""
 			_, err = use()
 			assert.NoError(t, err)
+		})
+	}
+}
+
+// clumsyAllocator is a clumsy executor that also allocates addresses.
+type clumsyAllocator struct{ *clumsy }
+
+func (e clumsyAllocator) Sandbox(ctx context.Context, pod *v1.PodSandboxConfig) error {
+	e.panicIn("Sandbox")
+	return e.Executor.Sandbox(ctx, pod)
+}
+
+func (e clumsyAllocator) PodIPs(*v1.PodSandboxConfig) []string {
+	e.panicIn("PodIPs")
+	return []string{"192.0.2.1"}
+}
+
+// AG-9: a pod whose sandbox an executor could not prepare can be run again under its name, and others meanwhile.
+func TestRuntime_SurvivesPanicsOfASandbox(t *testing.T) {
+	for _, method := range []string{"Sandbox", "PodIPs"} {
+		t.Run(method, func(t *testing.T) {
+			e := &clumsy{Executor: simulated.New(simulated.Config{}), in: method}
+			g := newRig(t, embedded.Config{Executor: clumsyAllocator{e}})
+			_, err := g.CRI.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: embeddedtest.PodConfig("p")})
+			require.ErrorContains(t, err, "no such luck")
+			e.in = ""
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			sb, err := g.CRI.RunPodSandbox(ctx, &v1.RunPodSandboxRequest{Config: embeddedtest.PodConfig("p")})
+			require.NoError(t, err)
+			assert.Equal(t, "192.0.2.1", g.PodIP(t, sb.GetPodSandboxId()))
 		})
 	}
 }

@@ -103,28 +103,31 @@ func (r *Runtime) checkSandbox(req *v1.RunPodSandboxRequest) error {
 	return nil
 }
 
-// prepare calls the SandboxPreparer, if any, and opens the host ports.
-func (r *Runtime) prepare(ctx context.Context, s *sandbox) error {
+// prepare calls the SandboxPreparer, opens the host ports and calls the PodIPAllocator, as far as
+// there is one.
+func (r *Runtime) prepare(ctx context.Context, s *sandbox) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if p, ok := capability.Of[SandboxPreparer](r.cfg.Executor); ok {
-		if err := p.Sandbox(ctx, s.config); err != nil {
+		if err := r.prepareSandbox(ctx, p, s); err != nil {
 			return err
 		}
 	}
-	var err error
-	s.ports, err = r.openPorts(ctx, s)
+	if s.ports, err = r.openPorts(ctx, s); err != nil {
+		return err
+	}
+	if a, ok := capability.Of[PodIPAllocator](r.cfg.Executor); ok && !hostNetwork(s.config) {
+		if s.ips, err = r.podIPs(a, s); err != nil {
+			s.ports.close()
+		}
+	}
 	return err
 }
 
-// address allocates the addresses of s. The caller holds mu.
+// address allocates the address of s, unless the Executor does. The caller holds mu.
 func (r *Runtime) address(s *sandbox) error {
-	if hostNetwork(s.config) {
-		return nil
-	}
-	if a, ok := capability.Of[PodIPAllocator](r.cfg.Executor); ok {
-		s.ips = a.PodIPs(s.config)
+	if _, allocates := capability.Of[PodIPAllocator](r.cfg.Executor); allocates || hostNetwork(s.config) {
 		return nil
 	}
 	ip, ok := r.ips.take()
