@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime/embedded"
@@ -47,4 +48,24 @@ func TestRuntime_DescribesEveryMetric(t *testing.T) {
 	for _, m := range c.GetMetrics() {
 		assert.Len(t, m.GetLabelValues(), keys[m.GetName()], m.GetName())
 	}
+}
+
+// A resize that is made again and again changes nothing more.
+func TestRuntime_UpdatesResources(t *testing.T) {
+	g := newRig(t, embedded.Config{})
+	id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), func(cfg *v1.ContainerConfig) {
+		cfg.Linux = &v1.LinuxContainerConfig{Resources: &v1.LinuxContainerResources{
+			CpuShares: 512, HugepageLimits: []*v1.HugepageLimit{{PageSize: "2MB"}, {PageSize: "1GB"}}, Unified: map[string]string{"memory.high": "1"},
+		}}
+	})
+	limits := []*v1.HugepageLimit{{PageSize: "2MB", Limit: 4 << 20}, {PageSize: "1GB"}}
+	for range 3 {
+		_, err := g.CRI.UpdateContainerResources(t.Context(), &v1.UpdateContainerResourcesRequest{
+			ContainerId: id, Linux: &v1.LinuxContainerResources{MemoryLimitInBytes: 64 << 20, HugepageLimits: limits},
+		})
+		require.NoError(t, err)
+	}
+	want := &v1.LinuxContainerResources{CpuShares: 512, MemoryLimitInBytes: 64 << 20, HugepageLimits: limits, Unified: map[string]string{"memory.high": "1"}}
+	got := g.Inspect(t, id).GetResources().GetLinux()
+	assert.True(t, proto.Equal(want, got), "%v", got)
 }

@@ -142,7 +142,7 @@ func stateName(s v1.ContainerState) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "CONTAINER_"))
 }
 
-// mergeResources returns old with the values that next sets.
+// mergeResources returns old with the values that next sets. A list is one value.
 func mergeResources(old, next *v1.LinuxContainerResources) *v1.LinuxContainerResources {
 	if next == nil {
 		return old
@@ -153,6 +153,9 @@ func mergeResources(old, next *v1.LinuxContainerResources) *v1.LinuxContainerRes
 	merged, ok := proto.Clone(old).(*v1.LinuxContainerResources)
 	if !ok {
 		return next
+	}
+	if len(next.GetHugepageLimits()) > 0 {
+		merged.HugepageLimits = nil // Merge appends
 	}
 	proto.Merge(merged, next)
 	return merged
