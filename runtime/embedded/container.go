@@ -28,8 +28,8 @@ type container struct {
 	resources         *v1.LinuxContainerResources
 	mounts            []*v1.Mount // for the status
 
-	ready      bool // created: it can be started and is listed
-	removing   bool
+	ready      bool               // created: it can be started and is listed
+	removal    chan struct{}      // closed when the removal in progress has ended; nil: there is none
 	launch     context.CancelFunc // cancels a start in progress
 	early      syscall.Signal     // to be sent after a start in progress
 	terminated bool               // the stop signal was sent
@@ -177,7 +177,7 @@ func (r *Runtime) beginStart(id string, cancel context.CancelFunc) (*container, 
 		return nil, errClosed()
 	case !ok:
 		return nil, noContainer(id)
-	case c.removing:
+	case c.removal != nil:
 		return nil, status.Errorf(codes.FailedPrecondition, "start container %s: it is being removed", c.ID)
 	case c.launch != nil:
 		return nil, status.Errorf(codes.FailedPrecondition, "start container %s: it is being started", c.ID)
@@ -296,45 +296,6 @@ func (r *Runtime) stop(ctx context.Context, c *container, timeout time.Duration,
 		return err
 	}
 	return wait(ctx, c.done)
-}
-
-// RemoveContainer implements the CRI. A running container is killed; one that does not
-// exist is removed.
-func (r *Runtime) RemoveContainer(ctx context.Context, req *v1.RemoveContainerRequest) (*v1.RemoveContainerResponse, error) {
-	r.mu.Lock()
-	c, ok := lookup(r.containers, req.GetContainerId())
-	r.mu.Unlock()
-	if ok {
-		if err := r.removeContainer(ctx, c); err != nil {
-			return nil, statusError("remove container "+c.ID, err)
-		}
-	}
-	return &v1.RemoveContainerResponse{}, nil
-}
-
-func (r *Runtime) removeContainer(ctx context.Context, c *container) error {
-	r.mu.Lock()
-	if c.removing || !c.ready {
-		r.mu.Unlock()
-		return nil // another call does it
-	}
-	c.removing = true
-	alive := c.alive()
-	r.mu.Unlock()
-	if alive {
-		if err := r.stop(ctx, c, 0, true); err != nil {
-			r.mu.Lock()
-			c.removing = false
-			r.mu.Unlock()
-			return err
-		}
-	}
-	r.remove(&c.Container)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.forget(c)
-	r.emit(c.sandbox, c.ID, v1.ContainerEventType_CONTAINER_DELETED_EVENT)
-	return nil
 }
 
 // ReopenContainerLog implements the CRI.

@@ -25,6 +25,7 @@ type sandbox struct {
 	containers []*container
 	ports      *hostPorts
 	resources  *v1.LinuxContainerResources
+	stopped    bool // a stop has come to its end
 }
 
 func (s *sandbox) ready() bool { return s.item.GetState() == v1.PodSandboxState_SANDBOX_READY }
@@ -155,8 +156,7 @@ func (r *Runtime) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxRequ
 // created or started in s from its beginning on.
 func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
 	r.mu.Lock()
-	wasReady := s.ready()
-	if wasReady {
+	if s.ready() {
 		s.item = withSandboxState(s.item, v1.PodSandboxState_SANDBOX_NOTREADY)
 		r.changed()
 	}
@@ -189,7 +189,8 @@ func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
 		r.ips.put(s.ips[0])
 	}
 	s.ips, s.pooled = nil, false
-	if wasReady {
+	if !s.stopped { // not a matter of the call that began it, whose caller may have given up
+		s.stopped = true
 		r.emit(s, s.id, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
 	return nil
