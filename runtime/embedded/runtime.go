@@ -141,8 +141,8 @@ func (r *Runtime) Run(ctx context.Context) error {
 // the grace period of its pod, which kubelets and this module's agent write to an
 // annotation of the container, or after Config.Grace if that is shorter. One without
 // the annotation is killed at once. Hooks of the pod are not run: stop the pod first if
-// they must. Close may be called more than once; later calls of other methods fail with
-// code Unavailable.
+// they must. Close may be called more than once. Nothing can be created or started after it, with
+// code Unavailable; what there was can be read and removed.
 func (r *Runtime) Close() error {
 	r.mu.Lock()
 	r.closed = true

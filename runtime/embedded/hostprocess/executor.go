@@ -187,10 +187,14 @@ func (h *Executor) Create(_ context.Context, c *embedded.Container) error {
 // workDir is the default working directory of a container.
 const workDir = "work"
 
-// Remove implements embedded.Executor.
+// Remove implements embedded.Executor. After Close, the next process that uses Root removes the
+// directory.
 func (h *Executor) Remove(c *embedded.Container) {
-	if dir, err := h.scratch(c.ID); err == nil {
-		removeScratch(filepath.Dir(dir), c.ID, h.cfg.Logger)
+	h.mu.Lock()
+	root := h.root
+	h.mu.Unlock()
+	if root != "" {
+		removeScratch(filepath.Join(root, "containers"), c.ID, h.cfg.Logger)
 	}
 }
 

@@ -72,3 +72,17 @@ func TestExecutor_CreateFails(t *testing.T) {
 	h.Remove(c)
 	assert.NoDirExists(t, dir)
 }
+
+// The runtime may be asked to remove a container after it was closed. That opens no root directory again.
+func TestExecutor_RemovesAfterClose(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	h := New(Config{Unprivileged: true})
+	c := &embedded.Container{ID: "c1", Pod: &v1.PodSandboxConfig{}, Config: &v1.ContainerConfig{Command: []string{"true"}}, Image: &embedded.Image{}}
+	require.NoError(t, h.Create(t.Context(), c))
+	require.NoError(t, h.Close())
+	h.Remove(c)
+	left, err := os.ReadDir(temp)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
