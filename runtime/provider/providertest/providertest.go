@@ -7,6 +7,7 @@ package providertest
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,9 @@ import (
 
 // timeout bounds each step: creation, update, end.
 const timeout = 5 * time.Minute
+
+// registrationTimeout is how long a provider that blocks in NotifyPods has to set the function.
+const registrationTimeout = time.Second
 
 // TestProvider creates pods made from template, which must run until they are deleted, and
 // requires what provider.Provider promises of each method that the provider has. It leaves
@@ -146,26 +150,35 @@ func (s *suite) found(t *testing.T, g provider.PodGetter) {
 }
 
 func (s *suite) notifies(t *testing.T, n provider.PodNotifier) {
-	notified := make(chan types.UID, 1000)
-	n.NotifyPods(t.Context(), func(pod *corev1.Pod) {
-		select {
-		case notified <- pod.UID:
-		default:
-		}
-	})
-	pod := s.create(t, "notified")
-	s.delete(t, pod)
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	for {
-		select {
-		case uid := <-notified:
-			if uid == pod.UID {
+	var deleted atomic.Bool
+	ended, returned := make(chan struct{}, 1), make(chan struct{})
+	uid := s.pod("notified").UID
+	go func() { // a provider may block in it until the context is done
+		defer close(returned)
+		n.NotifyPods(t.Context(), func(pod *corev1.Pod) {
+			if pod == nil || pod.UID != uid || !deleted.Load() {
 				return
 			}
-		case <-timer.C:
-			t.Fatal("no notification for a pod that was created and deleted")
-		}
+			select {
+			case ended <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	timer := time.NewTimer(registrationTimeout)
+	defer timer.Stop()
+	select {
+	case <-returned:
+	case <-timer.C:
+	}
+	pod := s.create(t, "notified")
+	deleted.Store(true)
+	s.delete(t, pod)
+	timer.Reset(timeout)
+	select {
+	case <-ended:
+	case <-timer.C:
+		t.Fatal("no notification of the end of a pod")
 	}
 }
 

@@ -53,8 +53,22 @@ func (m *memory) GetPod(_ context.Context, _, name string) (*corev1.Pod, error) 
 	return m.pods[name].DeepCopy(), nil
 }
 
-func (m *memory) NotifyPods(_ context.Context, notify func(*corev1.Pod)) { m.notify = notify }
+func (m *memory) NotifyPods(_ context.Context, notify func(*corev1.Pod)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.notify = notify
+}
+
+// blocking is a provider that blocks in NotifyPods until the context is done, as an agent permits.
+type blocking struct{ *memory }
+
+func (b blocking) NotifyPods(ctx context.Context, notify func(*corev1.Pod)) {
+	b.memory.NotifyPods(ctx, notify)
+	<-ctx.Done()
+}
 
 func TestTestProvider(t *testing.T) {
-	providertest.TestProvider(t, &memory{pods: map[string]*corev1.Pod{}}, &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}})
+	template := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	providertest.TestProvider(t, &memory{pods: map[string]*corev1.Pod{}}, template)
+	providertest.TestProvider(t, blocking{&memory{pods: map[string]*corev1.Pod{}}}, template)
 }
