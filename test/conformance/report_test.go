@@ -17,7 +17,7 @@ import (
 // results are the specs that ran, by name, and whether they passed.
 type results map[string]bool
 
-// readResults reads the JUnit report of Ginkgo.
+// readResults reads the JUnit report of Ginkgo. A failed preparation of the suite counts as a spec.
 func readResults(r io.Reader) (results, error) {
 	var report struct {
 		Cases []struct {
@@ -32,8 +32,11 @@ func readResults(r io.Reader) (results, error) {
 	for _, c := range report.Cases {
 		name, isSpec := strings.CutPrefix(c.Name, "[It] ")
 		name = labels.ReplaceAllString(name, "")
-		if isSpec && c.Status != "skipped" && c.Status != "pending" {
-			all[name] = c.Status == "passed"
+		passed := c.Status == "passed"
+		switch {
+		case c.Status == "skipped" || c.Status == "pending":
+		case isSpec || !passed: // without its preparation the suite runs no spec
+			all[name] = passed
 		}
 	}
 	return all, nil
@@ -57,6 +60,9 @@ func (r results) table() string {
 // unexpected returns what contradicts a list of the specs that fail: a line each, with a
 // reason after a tab. Lines that begin with # are comments.
 func (r results) unexpected(list string) (contradictions []string) {
+	if len(r) == 0 {
+		return []string{"no spec has run"}
+	}
 	known := map[string]bool{}
 	for line := range strings.Lines(list) {
 		name, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
@@ -90,6 +96,12 @@ func TestReadResults(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, results{"[sig-node] pods are [Conformance]": true, "pods start": true, "pods stop": false, "pods panic": false}, r)
 	assert.Equal(t, "PASS [sig-node] pods are [Conformance]\nPASS pods start\nFAIL pods panic\nFAIL pods stop\n2 of 4 specs passed\n", r.table())
+	r, err = readResults(strings.NewReader(`<testsuites><testsuite name="Kubernetes e2e suite">
+<testcase name="[SynchronizedBeforeSuite]" status="failed"><failure>no node is ready</failure></testcase>
+<testcase name="[It] pods start" status="skipped"></testcase>
+</testsuite></testsuites>`))
+	require.NoError(t, err)
+	assert.Equal(t, results{"[SynchronizedBeforeSuite]": false}, r)
 	_, err = readResults(strings.NewReader("no report"))
 	require.ErrorContains(t, err, "read report")
 }
@@ -99,4 +111,5 @@ func TestResults_Unexpected(t *testing.T) {
 	assert.Equal(t, []string{"fails: b", "fails: c"}, r.unexpected("# comment\n\n"))
 	assert.Equal(t, []string{"passes: a", "fails: c"}, r.unexpected("a\treason\nb\treason\nother\treason\n"))
 	assert.Empty(t, r.unexpected("b\tno kernel module\nc\tno images"))
+	assert.Equal(t, []string{"no spec has run"}, results{}.unexpected("b\tno kernel module\n"))
 }
