@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
@@ -14,7 +16,7 @@ type row struct {
 	Results                 []*runtimetest.CaseResult
 }
 
-// differs reports whether the runtimes have not all passed the case.
+// Differs reports whether the runtimes have not all passed the case.
 func (r row) Differs() bool {
 	for _, result := range r.Results {
 		if result == nil || result.Result != runtimetest.Passed {
@@ -34,9 +36,19 @@ type column struct {
 func columns(reports []runtimetest.Report) []column {
 	var all []column
 	for _, r := range reports {
-		all = append(all, column{Name: r.Runtime, Version: r.Version, Report: r})
+		all = append(all, column{Name: printable(r.Runtime), Version: printable(r.Version), Report: r})
 	}
 	return all
+}
+
+// printable replaces what would control a terminal, or end a line: the texts are the runtime's.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 // rows aligns the cases of reports, in the order of the suite; those of an earlier suite
@@ -113,7 +125,7 @@ func count(r runtimetest.Report, area string) string {
 func areasOf(all []row) []string {
 	var names []string
 	for _, r := range all {
-		if len(names) == 0 || names[len(names)-1] != r.Area {
+		if !slices.Contains(names, r.Area) { // a case of an earlier suite comes last
 			names = append(names, r.Area)
 		}
 	}

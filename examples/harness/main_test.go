@@ -155,6 +155,35 @@ func TestWriteComparison_AlignsRuntimesSideBySide(t *testing.T) {
 	}
 }
 
+// A case that a later suite does not have any more comes behind all others, in its area.
+func TestWriteComparison_HasEachAreaOnce(t *testing.T) {
+	reports := made()
+	reports[1].Cases[2].Area = "pods"
+	reports[0].Cases = append(reports[0].Cases, runtimetest.CaseResult{
+		Area: "restarts", Name: runtimetest.Cases()[len(runtimetest.Cases())-1], Result: runtimetest.Failed,
+	})
+	reports[0].Runtime = "one\x1b[2J\n"
+	var b bytes.Buffer
+	require.NoError(t, writeComparison(&b, reports))
+	var first []string
+	for line := range strings.Lines(b.String()) {
+		if cells := strings.Split(strings.TrimSuffix(line, "\n"), "  "); cells[0] != "" {
+			first = append(first, cells[0])
+		} else if len(cells) > 1 {
+			first = append(first, cells[1])
+		}
+	}
+	assert.Equal(t, []string{"all cases passed", "pods", runtimetest.Cases()[1], "a case that was removed", "restarts", reports[0].Cases[2].Name}, first[1:])
+	assert.NotContains(t, b.String(), "\x1b", "a runtime does not control the terminal")
+
+	b.Reset()
+	require.NoError(t, writeMarkdown(&b, reports))
+	assert.Equal(t, 1, strings.Count(b.String(), "| pods |"))
+	b.Reset()
+	require.NoError(t, writeHTML(&b, reports))
+	assert.Equal(t, 2, strings.Count(b.String(), "<tbody"))
+}
+
 func TestWriteMarkdown_HasCountsAndReasons(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, writeMarkdown(&b, made()))

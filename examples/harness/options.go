@@ -116,6 +116,9 @@ func (s *settings) check() error {
 	if s.parallel < 1 || s.largeListSize < 1 {
 		errs = append(errs, errors.New("-parallel and -large-list-size must be positive"))
 	}
+	if s.only != nil && s.selectedCases() == 0 {
+		errs = append(errs, fmt.Errorf("-run %q: no case has such a name; -list prints all", s.only))
+	}
 	toStdout := 0
 	for _, path := range []string{s.json, s.junit, s.html, s.markdown} {
 		if path == "-" {
