@@ -31,10 +31,7 @@ func cdiCases() []testCase {
 		}},
 		{"a container of an unknown CDI device is refused", "a pod would run without the device that it was given", confinement | cdiSpecs, func(c *CaseT) {
 			p := c.pod("p")
-			id, err := p.createConfig(p.containerConfig("c", sh(longRunTime), withDevice("sublet.dev/test=unknown")))
-			if err == nil {
-				err = c.start(id)
-			}
+			err := p.tryStart(p.containerConfig("c", sh(longRunTime), withDevice("sublet.dev/test=unknown")))
 			c.rejected(err, "CDI_devices: a container with an unknown device")
 		}},
 	}

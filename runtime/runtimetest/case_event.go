@@ -18,10 +18,12 @@ type listener struct {
 	err    error
 }
 
-// listen subscribes to events until the case ends. Some runtimes send headers only
-// with the first event, so that the events of a probe pod show when the stream is
-// open.
-func (c *CaseT) listen() *listener {
+// listen subscribes to events until the case ends.
+func (c *CaseT) listen() *listener { return c.listenBy("probe") }
+
+// listenBy is listen with a name for its pod. Some runtimes send headers only with the first
+// event, so that the events of a pod show when the stream is open.
+func (c *CaseT) listenBy(name string) *listener {
 	s, err := c.rs.GetContainerEvents(c.ctx, &v1.GetEventsRequest{})
 	c.implemented(err, "GetContainerEvents")
 	l := &listener{c: c}
@@ -40,7 +42,7 @@ func (c *CaseT) listen() *listener {
 			l.mu.Unlock()
 		}
 	}()
-	probe := c.pod("probe")
+	probe := c.pod(name)
 	c.until(10*time.Second, "the first event of the stream", func() bool {
 		if err := l.streamErr(); err != nil && !errors.Is(err, context.Canceled) {
 			c.implemented(err, "GetContainerEvents")
@@ -187,21 +189,7 @@ func eventCases() []testCase {
 			same(c, 6, n, "containers")
 		}},
 		{"two readers receive the same events", "a second tool on the node would take the kubelet's events", 0, func(c *CaseT) {
-			a, b := c.listen(), &listener{c: c}
-			s, err := c.rs.GetContainerEvents(c.ctx, &v1.GetEventsRequest{})
-			c.ok(err, "second event stream")
-			go func() {
-				for {
-					e, err := s.Recv()
-					if err != nil {
-						return
-					}
-					b.mu.Lock()
-					b.events = append(b.events, e)
-					b.mu.Unlock()
-				}
-			}()
-			c.wait(500 * time.Millisecond)
+			a, b := c.listenBy("probe"), c.listenBy("probe2")
 			id := c.pod("p").start("c", longRunTime)
 			a.await(id, evStarted)
 			b.await(id, evStarted)

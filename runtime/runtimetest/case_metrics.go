@@ -94,8 +94,9 @@ func (c *CaseT) described(keys map[string]int, metrics []*v1.Metric) {
 		if n != len(m.GetLabelValues()) {
 			c.fatal("metric %s has %d label_values for the %d label_keys of its descriptor", m.GetName(), len(m.GetLabelValues()), n)
 		}
-		if m.GetTimestamp() == 0 {
-			c.fatal("metric %s has no timestamp", m.GetName())
+		age := time.Since(time.Unix(0, m.GetTimestamp()))
+		if m.GetTimestamp() != 0 && (age < -time.Minute || age > time.Hour) { // 0 is a live metric
+			c.fatal("metric %s is %s old; its timestamp is %d, want 0 or nanoseconds since 1970", m.GetName(), age.Round(time.Second), m.GetTimestamp())
 		}
 		if m.GetValue() == nil {
 			c.fatal("metric %s has no value", m.GetName())

@@ -48,8 +48,8 @@ func volumeCases() []testCase {
 			}
 			id, err := p.createConfig(p.containerConfig("slave2", sh(mountinfo), propagated(dir, v1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER)))
 			c.ok(err, "create container")
-			if c.start(id) != nil {
-				c.skipped("the directory LogRoot is not on a shared mount")
+			if err := c.start(id); err != nil {
+				c.skipped("the directory LogRoot is not on a shared mount: " + err.Error())
 			}
 			c.exited(id)
 			lines := strings.Join(p.stdout("slave2/0.log"), "\n")

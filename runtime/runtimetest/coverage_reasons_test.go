@@ -36,6 +36,7 @@ func reasons() []reason {
 		{response, `NetworkUsage|NetworkInterfaceUsage`, "not of pods on the host's network; the presence of linux.network is tested"},
 		{response, `ProcessUsage.timestamp|PodSandboxAttributes|ContainerAttributes.annotations`, "kubelets do not read it"},
 		{response, `PodSandboxMetrics|ContainerMetrics|Metric.metric_type`, "either of pod and container may be empty; COUNTER is the zero value"},
+		{response, `Metric\.timestamp`, "0 if the metric was gathered live; another one must be recent"},
 		{response, `cgroup_driver`, "SYSTEMD is the zero value; unknown values are found"},
 		{response, `Image\.(repo_tags|repo_digests)`, "one of both must be there"},
 		{response, `Image\.(uid|username|pinned)|Int64Value`, "depend on the image, or on the runtime's configuration"},

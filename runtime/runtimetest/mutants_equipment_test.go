@@ -125,7 +125,7 @@ func observedIn(cfg *v1.ContainerConfig, cmd string) (string, bool) {
 		return choose(sc.GetApparmor().GetProfileType() == v1.SecurityProfile_RuntimeDefault && sc.GetApparmor() != nil, "default (enforce)", "unconfined")
 	case cmd == "cat /data/file":
 		return choose(mount.GetSelinuxRelabel(), "from the host", "")
-	case strings.HasSuffix(cmd, "memory.high"):
+	case strings.Contains(cmd, "memory.high"):
 		return choose(resources.GetUnified()["memory.high"] != "", resources.GetUnified()["memory.high"], "max")
 	case strings.Contains(cmd, "hugetlb"):
 		limits := resources.GetHugepageLimits()

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -285,11 +286,11 @@ func mutantsOfFigures() []mutant {
 			}),
 		},
 		{
-			defect: "metrics have no time", caseName: "metrics of pods are described", report: "has no timestamp",
+			defect: "metrics have times in seconds", caseName: "metrics of pods are described", report: "want 0 or nanoseconds since 1970",
 			response: onResponse(func(r *v1.ListPodSandboxMetricsResponse) {
 				for _, p := range r.GetPodMetrics() {
 					for _, m := range p.GetContainerMetrics() {
-						m.Metrics[0].Timestamp = 0
+						m.Metrics[0].Timestamp /= int64(time.Second)
 					}
 				}
 			}),

@@ -122,6 +122,15 @@ func (p *pod) createConfig(cfg *v1.ContainerConfig) (string, error) {
 	return r.GetContainerId(), err
 }
 
+// tryStart creates and starts a container of a configuration.
+func (p *pod) tryStart(cfg *v1.ContainerConfig) error {
+	id, err := p.createConfig(cfg)
+	if err != nil {
+		return err
+	}
+	return p.c.start(id)
+}
+
 // create creates a container, or ends the case.
 func (p *pod) create(name string, cmd []string, edits ...containerEdit) string {
 	id, err := p.createConfig(p.containerConfig(name, cmd, edits...))

@@ -126,8 +126,9 @@ func (s *suite) result(ctx context.Context, tc testCase) CaseResult {
 		stop := s.observeRunning(tc.name)
 		c := s.execute(ctx, tc)
 		stop()
-		r.Failures = c.failures
-		s.judge(&r, c.skip)
+		failures, skip := c.outcome()
+		r.Failures = failures
+		s.judge(&r, skip)
 	}
 	r.Seconds = time.Since(start).Seconds()
 	s.mu.Lock()
@@ -137,6 +138,13 @@ func (s *suite) result(ctx context.Context, tc testCase) CaseResult {
 		s.onCase(r)
 	}
 	return r
+}
+
+// outcome returns what the case has recorded.
+func (c *CaseT) outcome() (failures []string, skip string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.failures), c.skip
 }
 
 // observeRunning calls onRunning now and then until stop is called, which waits for it.

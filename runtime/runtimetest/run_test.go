@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -77,6 +78,59 @@ func TestRun_AllowsForABusyMachine(t *testing.T) {
 	assert.Equal(t, Passed, late(2*time.Second))
 }
 
+// A stream of events that a busy runtime opens late loses no event of a case.
+func TestRun_WaitsForTheStreamsOfEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := Run(t.Context(), simulatedConn(t, Rule{Fault: Delay, RPC: "GetContainerEvents", Delay: 3 * time.Second}), only("readers receive the same events"))
+		require.NoError(t, err)
+		require.Len(t, r.Cases, 1)
+		assert.Equal(t, Passed, r.Cases[0].Result, r.Cases[0].String())
+	})
+}
+
+// Metrics that are gathered live have no time.
+func TestRun_TakesLiveMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		live := Rule{Fault: Corrupt, RPC: "ListPodSandboxMetrics", Mutate: onResponse(func(r *v1.ListPodSandboxMetricsResponse) {
+			for _, pod := range r.GetPodMetrics() {
+				for _, c := range pod.GetContainerMetrics() {
+					for _, m := range c.GetMetrics() {
+						m.Timestamp = 0
+					}
+				}
+			}
+		})}
+		r, err := Run(t.Context(), simulatedConn(t, live), only("metrics of pods are described"))
+		require.NoError(t, err)
+		require.Len(t, r.Cases, 1)
+		assert.Equal(t, Passed, r.Cases[0].Result, r.Cases[0].String())
+	})
+}
+
+// A case that fails in the middle leaves no pod behind, although it still makes some.
+func TestRun_RemovesThePodsOfAFailedCase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSuite()
+		s.logs = t.TempDir()
+		s.cc = simulatedConn(t, Rule{Fault: Delay, RPC: "RemovePodSandbox", Delay: time.Second})
+		c := s.execute(t.Context(), testCase{name: "a case", run: func(c *CaseT) {
+			go func() {
+				for i := 0; ; i++ {
+					c.pod("p" + strconv.Itoa(i))
+					c.wait(100 * time.Millisecond)
+				}
+			}()
+			c.wait(time.Second)
+			c.fatal("no such luck")
+		}})
+		failures, _ := c.outcome()
+		assert.Contains(t, failures, "no such luck")
+		left, err := v1.NewRuntimeServiceClient(s.cc).ListPodSandbox(t.Context(), &v1.ListPodSandboxRequest{})
+		require.NoError(t, err)
+		assert.Empty(t, left.GetItems())
+	})
+}
+
 func TestRun_ReportsLongCases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const name = "the runtime reports its cgroup driver"
@@ -139,6 +193,18 @@ func TestRun_SkipsWhatIsNotImplemented(t *testing.T) {
 		assert.Equal(t, Skipped, r.Cases[0].Result)
 		assert.Equal(t, r.Cases[0].Reason, r.Cases[0].String())
 		assert.Contains(t, r.Cases[0].Reason, "not implemented")
+	})
+}
+
+// The CRI does not promise that a container sees its cgroup.
+func TestRun_SkipsWhatContainersDoNotSee(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		none := Rule{Fault: Corrupt, RPC: "ExecSync", Mutate: onResponse(func(r *v1.ExecSyncResponse) { r.Stdout = []byte("none\n") })}
+		r, err := Run(t.Context(), simulatedConn(t, none), only("a change of limits reaches the cgroup"))
+		require.NoError(t, err)
+		require.Len(t, r.Cases, 1)
+		assert.Equal(t, Skipped, r.Cases[0].Result, r.Cases[0].String())
+		assert.Equal(t, "containers do not see their cgroup", r.Cases[0].Reason)
 	})
 }
 

@@ -274,6 +274,7 @@ func (s *suite) execute(ctx context.Context, tc testCase) *CaseT {
 		tc.run(c)
 	}()
 	<-done
+	cancel() // a case that has failed may have left calls behind, which would make pods meanwhile
 	c.cleanup(context.WithoutCancel(ctx))
 	return c
 }
