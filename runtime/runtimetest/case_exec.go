@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -100,6 +101,15 @@ func execCases() []testCase {
 			r, err := c.exec(c.pod("p").start("c", longRunTime), 30, "head", "-c", "1000000", "/dev/zero")
 			c.ok(err, "exec")
 			same(c, 1000000, len(r.GetStdout()), "bytes of output")
+		}},
+		{"the output of a command is bounded", "a probe that prints without end would take all memory", processes, func(c *CaseT) {
+			// The output alone may be as large as the messages that clients take by default.
+			r, err := c.rs.ExecSync(c.ctx, &v1.ExecSyncRequest{
+				ContainerId: c.pod("p").start("c", longRunTime), Cmd: sh("head -c 20000000 /dev/zero; exit 3"), Timeout: 60,
+			}, grpc.MaxCallRecvMsgSize(64<<20))
+			c.ok(err, "exec of a command that prints 20 MB")
+			same(c, 3, r.GetExitCode(), "exit code of a command that prints 20 MB and exits with 3")
+			c.check(len(r.GetStdout()) > 0 && len(r.GetStdout()) <= 16<<20, "stdout of a command that prints 20 MB has %d bytes, want 16 MiB at most", len(r.GetStdout()))
 		}},
 		{"a command runs in its own container", "a probe would test another container", processes, func(c *CaseT) {
 			p := c.pod("p")

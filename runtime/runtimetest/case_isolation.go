@@ -68,6 +68,19 @@ func isolationCases() []testCase {
 			}
 			same(c, entry[2], strings.Join(slices.Compact(procStatus(lines, "Uid")), " "), "run_as_username "+name+": user id in the container")
 		}},
+		{"a user that the image does not have is refused", "a container whose image names an unknown user would run as root", isolation, func(c *CaseT) {
+			p := c.pod("p")
+			err := p.tryStart(p.containerConfig("c", sh(longRunTime), security(func(sc *v1.LinuxContainerSecurityContext) { sc.RunAsUsername = "sublet-no-user" })))
+			c.rejected(err, "run_as_username: a container with a user that its image does not have")
+		}},
+		{"a group without a user is refused", "runAsGroup would apply to a user that no one has chosen", 0, func(c *CaseT) {
+			p := c.pod("p")
+			group := &v1.Int64Value{Value: 23456}
+			err := p.tryStart(p.containerConfig("c", sh(longRunTime), security(func(sc *v1.LinuxContainerSecurityContext) { sc.RunAsGroup = group })))
+			c.rejected(err, "run_as_group: a container without run_as_user and run_as_username")
+			_, err = c.runConfig(c.podConfig("q", func(cfg *v1.PodSandboxConfig) { cfg.Linux.SecurityContext.RunAsGroup = group }))
+			c.rejected(err, "run_as_group: a pod without run_as_user")
+		}},
 		{"a process cannot gain privileges where it must not", "allowPrivilegeEscalation: false would be ignored", processes, func(c *CaseT) {
 			lines := c.output("cat /proc/self/status", nil, security(func(sc *v1.LinuxContainerSecurityContext) { sc.NoNewPrivs = true }))
 			same(c, "1", strings.Join(procStatus(lines, "NoNewPrivs"), " "), "no_new_privs: NoNewPrivs in the container")
@@ -123,6 +136,19 @@ func mountCases() []testCase {
 			for _, m := range c.status(id).GetMounts() {
 				c.check(m.GetContainerPath() != "/data" || m.GetReadonly(), "readonly: the mount is reported as writable")
 			}
+		}},
+		{"a link is mounted as what it leads to", "volumes behind a link would be empty", isolation, func(c *CaseT) {
+			dir := c.dataDir()
+			link := filepath.Join(dir, "link")
+			c.ok(os.Symlink(dir, link), "make a link to mount")
+			set(c, []string{"stdout F from the host"}, c.output("cat /data/file", nil, mount(link, true)), "content of a file in the directory that a mounted link leads to")
+		}},
+		{"a mount of what is not there is refused", "a hostPath with a typo would be an empty directory, which is made on the node", isolation, func(c *CaseT) {
+			path := filepath.Join(c.dataDir(), "missing")
+			p := c.pod("p")
+			c.rejected(p.tryStart(p.containerConfig("c", sh(longRunTime), mount(path, false))), "host_path: a container with a mount of a path that does not exist")
+			_, err := os.Stat(path)
+			c.check(os.IsNotExist(err), "host_path: the path was made on the node")
 		}},
 		{"a read-only root cannot be written", "readOnlyRootFilesystem would be ignored", isolation, func(c *CaseT) {
 			name := fmt.Sprintf("/sublet-test-%s", c.s.id)

@@ -20,6 +20,8 @@ type knownRuntime struct {
 // runtime does.
 func knownRuntimes() []knownRuntime {
 	const containerd = "containerd"
+	const makesPaths = "CreateContainer makes a host path that is not there, as a directory"
+	const largeOutput = "ExecSync fails: with 16 MiB of output, the response is larger than containerd's messages may be"
 	return []knownRuntime{
 		{runtime: "sublet-embedded", absent: confinement}, // containers are processes of the machine, or simulated
 		{
@@ -46,6 +48,8 @@ func knownRuntimes() []knownRuntime {
 				"a container reports its stop signal":                "stop_signal came with CRI 1.33",
 				"a container carries its image's id":                 "image_id came with CRI 1.29",
 				"the stop signal of the container is used":           "stop_signal came with CRI 1.33",
+				"a mount of what is not there is refused":            makesPaths,
+				"the output of a command is bounded":                 largeOutput,
 			},
 			flaky: map[string]string{
 				"measuring while pods come and go is no error":               "ListPodSandboxStats fails as a whole when one pod ends meanwhile",
@@ -56,6 +60,8 @@ func knownRuntimes() []knownRuntime {
 			runtime: containerd, version: "2.",
 			flaky: map[string]string{
 				"a reader that does not read blocks no client": "one unread event stream can block every call that emits an event",
+				"a mount of what is not there is refused":      makesPaths,
+				"the output of a command is bounded":           largeOutput,
 			},
 		},
 	}

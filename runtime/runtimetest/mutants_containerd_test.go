@@ -52,6 +52,14 @@ func TestRuntime_FindsDefectsOfConfinement(t *testing.T) {
 	})
 }
 
+// Each case is proved to fail by a mutant.
+func TestCases_HaveAMutant(t *testing.T) {
+	all := slices.Concat(mutants(), mutantsOfConfinement())
+	for _, name := range Cases() {
+		assert.True(t, slices.ContainsFunc(all, func(m mutant) bool { return m.caseName == name }), "no mutant is found by the case %q", name)
+	}
+}
+
 // The table lists all mutants, with the case that finds each.
 func TestDocs_Mutants(t *testing.T) {
 	const file = "../../docs/cri-mutants.md"
@@ -262,6 +270,14 @@ func mutantsOfConfinement() []mutant {
 		{
 			defect: "a file at /etc/hosts is replaced by the runtime's", caseName: "a file mounted at /etc/hosts is the container's", report: "content of /etc/hosts",
 			request: onContainer(func(cfg *v1.ContainerConfig) { cfg.Mounts = nil }),
+		},
+		{
+			defect: "the pod gets further groups", caseName: "only the groups of the pod are its groups", report: "supplemental_groups_policy Strict",
+			request: onSecurity(func(sc *v1.LinuxContainerSecurityContext) {
+				if len(sc.GetSupplementalGroups()) > 0 {
+					sc.SupplementalGroups = append(sc.SupplementalGroups, 45678)
+				}
+			}),
 		},
 		{
 			defect: "pods share one root", caseName: "the root of a container is its own", report: "does not see the files of another",

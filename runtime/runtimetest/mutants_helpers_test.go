@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -270,3 +271,6 @@ func onMounts(mutate func(*v1.Mount)) func(any) {
 		}
 	})
 }
+
+// makeDir makes a directory that may be there.
+func makeDir(path string) { _ = os.MkdirAll(path, 0o700) }

@@ -40,7 +40,8 @@ const (
 
 func mutants() []mutant {
 	return slices.Concat(mutantsOfNode(), mutantsOfPods(), mutantsOfPodLifecycles(), mutantsOfContainers(), mutantsOfStarts(), mutantsOfEnds(), mutantsOfStops(),
-		mutantsOfErrors(), mutantsOfLists(), mutantsOfCommands(), mutantsOfLogs(), mutantsOfEventStreams(), mutantsOfStreams(), mutantsOfImages(), mutantsOfFigures(), mutantsOfRuntime(), mutantsOfIsolation(), mutantsOfProcesses(), mutantsOfStatuses(), mutantsOfEvents(), mutantsOfStats(), mutantsOfEquipment())
+		mutantsOfErrors(), mutantsOfLists(), mutantsOfCommands(), mutantsOfLogs(), mutantsOfEventStreams(), mutantsOfStreams(), mutantsOfImages(), mutantsOfFigures(), mutantsOfRuntime(), mutantsOfIsolation(), mutantsOfProcesses(), mutantsOfStatuses(), mutantsOfEvents(), mutantsOfStats(), mutantsOfEquipment(),
+		mutantsOfAbandonedCalls(), mutantsOfRaces(), mutantsOfRestarts(), mutantsOfRemains(), mutantsOfRefusals())
 }
 
 func TestRuntime_FindsDefects(t *testing.T) {
