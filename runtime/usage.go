@@ -21,6 +21,11 @@ type NodeUsage struct {
 
 	MemoryPressure, IOPressure, CPUPressure PSIStats
 
+	// Swap is that of the machine, or of the cgroup whose limit on swap is that of the node.
+	// Network is that of the machine. A stats.Provider measures both for a Summary only.
+	Swap    SwapUsage
+	Network NetworkUsage
+
 	Pods []PodUsage
 }
 
@@ -38,6 +43,35 @@ type MemoryUsage struct {
 
 // Available returns Capacity without WorkingSet, as the signal memory.available is defined.
 func (m MemoryUsage) Available() uint64 { return m.Capacity - min(m.WorkingSet, m.Capacity) }
+
+// SwapUsage is a measurement of swap space in bytes. A zero At means that it is unknown.
+type SwapUsage struct {
+	At    time.Time
+	Usage uint64
+	// Limit is the size of the swap space that may be used, memory.swap.max on cgroup v2. On
+	// v1 it is that of memory and swap together, memory.memsw.limit_in_bytes, as the kubelet
+	// has it.
+	Limit    uint64
+	HasLimit bool // Limit is known, and there is one
+}
+
+// Available returns Limit without Usage, as the kubelet defines swapAvailableBytes.
+func (s SwapUsage) Available() uint64 { return s.Limit - min(s.Usage, s.Limit) }
+
+// NetworkUsage is a measurement of the interfaces of a network namespace, without those that
+// cAdvisor leaves out. A zero At means that it is unknown.
+type NetworkUsage struct {
+	At         time.Time
+	Interfaces []InterfaceUsage
+}
+
+// InterfaceUsage has the counters of a network interface since it was created.
+type InterfaceUsage struct {
+	Name string // of printable characters, and unique in its namespace
+
+	RxBytes, RxPackets, RxErrors, RxDropped uint64
+	TxBytes, TxPackets, TxErrors, TxDropped uint64
+}
 
 // CPUUsage is a measurement of CPU time. A zero At means that it is unknown.
 type CPUUsage struct {
@@ -94,9 +128,14 @@ type PodUsage struct {
 	CPU        CPUUsage
 	Pids       PidUsage
 	Containers []ContainerUsage
-	// MemoryPressure and IOPressure are those of the pod's own tasks. They are known on
-	// cgroup v2 only.
-	MemoryPressure, IOPressure PSIStats
+	// MemoryPressure, IOPressure and CPUPressure are those of the pod's own tasks. They are
+	// known on cgroup v2 only. For eviction, a stats.Provider does not measure CPUPressure, and
+	// the others only while tasks on the node wait.
+	MemoryPressure, IOPressure, CPUPressure PSIStats
+	// Swap and Network are measured by a stats.Provider for a Summary only. A pod on the
+	// network of the host has no Network.
+	Swap    SwapUsage
+	Network NetworkUsage
 	// Volumes are the volumes with files of the node's, by their names in the spec.
 	Volumes map[string]VolumeUsage
 	// ExitedContainers is the usage of the writable layers of exited containers.
@@ -125,4 +164,9 @@ type ContainerUsage struct {
 	CPU    CPUUsage
 	Rootfs DiskUsage // writable layer
 	Logs   DiskUsage
+
+	// Swap and the pressures are those that the runtime reports. A stats.Provider reads those of
+	// others from the cgroup of the container, for a Summary only.
+	Swap                                    SwapUsage
+	MemoryPressure, IOPressure, CPUPressure PSIStats
 }

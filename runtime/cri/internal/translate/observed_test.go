@@ -192,8 +192,31 @@ func TestContainerUsage(t *testing.T) {
 				Running: true, Memory: runtime.MemoryUsage{At: time.Unix(0, 11), WorkingSet: 1}, CPU: runtime.CPUUsage{At: time.Unix(0, 10), UsageCoreNanoSeconds: 5},
 			},
 		},
+		"swap and pressure": {
+			&v1.ContainerStats{
+				Attributes: attributes, Swap: &v1.SwapUsage{Timestamp: 13, SwapUsageBytes: number(4), SwapAvailableBytes: number(0)},
+				Cpu:    &v1.CpuUsage{Timestamp: 10, UsageCoreNanoSeconds: number(5), Psi: &v1.PsiStats{Some: &v1.PsiData{Total: 7_000, Avg10: 1, Avg60: 2, Avg300: 3}}},
+				Memory: &v1.MemoryUsage{Timestamp: 11, Psi: &v1.PsiStats{Full: &v1.PsiData{Total: 8_999}}},
+				Io:     &v1.IoUsage{Timestamp: 14, Psi: &v1.PsiStats{}},
+			},
+			runtime.ContainerUsage{
+				Running: true, CPU: runtime.CPUUsage{At: time.Unix(0, 10), UsageCoreNanoSeconds: 5},
+				Swap:           runtime.SwapUsage{At: time.Unix(0, 13), Usage: 4, Limit: 4, HasLimit: true},
+				CPUPressure:    runtime.PSIStats{At: time.Unix(0, 10), Some: runtime.PSIData{Total: 7, Avg10: 1, Avg60: 2, Avg300: 3}},
+				MemoryPressure: runtime.PSIStats{At: time.Unix(0, 11), Full: runtime.PSIData{Total: 8}},
+				IOPressure:     runtime.PSIStats{At: time.Unix(0, 14)},
+			},
+		},
+		"swap without a limit": {
+			&v1.ContainerStats{Attributes: attributes, Swap: &v1.SwapUsage{Timestamp: 13, SwapUsageBytes: number(4)}},
+			runtime.ContainerUsage{Swap: runtime.SwapUsage{At: time.Unix(0, 13), Usage: 4}},
+		},
+		"swap without a limit, as the largest number": {
+			&v1.ContainerStats{Attributes: attributes, Swap: &v1.SwapUsage{Timestamp: 13, SwapUsageBytes: number(4), SwapAvailableBytes: number(1<<64 - 1)}},
+			runtime.ContainerUsage{Swap: runtime.SwapUsage{At: time.Unix(0, 13), Usage: 4}},
+		},
 		"nothing was measured": {
-			&v1.ContainerStats{Attributes: attributes, Memory: &v1.MemoryUsage{Timestamp: 11}, Cpu: &v1.CpuUsage{Timestamp: 10}, WritableLayer: &v1.FilesystemUsage{Timestamp: 12}},
+			&v1.ContainerStats{Attributes: attributes, Swap: &v1.SwapUsage{Timestamp: 13}, Io: &v1.IoUsage{Timestamp: 14}, Memory: &v1.MemoryUsage{Timestamp: 11}, Cpu: &v1.CpuUsage{Timestamp: 10}, WritableLayer: &v1.FilesystemUsage{Timestamp: 12}},
 			runtime.ContainerUsage{},
 		},
 	} {

@@ -30,12 +30,36 @@ func ContainerUsage(uid types.UID, s *v1.ContainerStats) runtime.ContainerUsage 
 	if cpu.GetUsageCoreNanoSeconds() != nil {
 		out.CPU.At = at(cpu.GetTimestamp())
 	}
+	if swap := s.GetSwap(); swap.GetSwapUsageBytes() != nil {
+		out.Swap = runtime.SwapUsage{At: at(swap.GetTimestamp()), Usage: swap.GetSwapUsageBytes().GetValue()}
+		if left := swap.GetSwapAvailableBytes(); left != nil && left.GetValue() < unlimited {
+			out.Swap.Limit, out.Swap.HasLimit = out.Swap.Usage+left.GetValue(), true
+		}
+	}
+	out.CPUPressure = pressure(cpu.GetTimestamp(), cpu.GetPsi())
+	out.MemoryPressure = pressure(mem.GetTimestamp(), mem.GetPsi())
+	out.IOPressure = pressure(s.GetIo().GetTimestamp(), s.GetIo().GetPsi())
 	if layer.GetUsedBytes() != nil {
 		out.Rootfs = runtime.DiskUsage{
 			At: at(layer.GetTimestamp()), Bytes: layer.GetUsedBytes().GetValue(), Inodes: layer.GetInodesUsed().GetValue(),
 		}
 	}
 	return out
+}
+
+// unlimited is the number of bytes from which on there is no limit, as for the kubelet.
+const unlimited = 1 << 62
+
+// pressure returns a pressure, which is unknown if psi is nil. The totals of the CRI are in ns.
+func pressure(timestamp int64, psi *v1.PsiStats) runtime.PSIStats {
+	if psi == nil {
+		return runtime.PSIStats{}
+	}
+	return runtime.PSIStats{At: at(timestamp), Some: pressureOf(psi.GetSome()), Full: pressureOf(psi.GetFull())}
+}
+
+func pressureOf(d *v1.PsiData) runtime.PSIData {
+	return runtime.PSIData{Avg10: d.GetAvg10(), Avg60: d.GetAvg60(), Avg300: d.GetAvg300(), Total: d.GetTotal() / 1000}
 }
 
 // FSUsages returns the measurements of file systems.
