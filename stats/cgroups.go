@@ -11,7 +11,8 @@ import (
 // of each hierarchy.
 type groups struct {
 	*reader
-	v2 bool
+	uncached *reader // of files that only a Summary needs
+	v2       bool
 	// memory, cpuacct and pids are the directories of the v1 controllers. One hierarchy can
 	// have several controllers.
 	memory, cpuacct, pids string
@@ -19,7 +20,7 @@ type groups struct {
 
 // openGroups finds out the cgroup version of a mounted /sys/fs/cgroup.
 func openGroups(fsys fs.FS) *groups {
-	g := &groups{reader: newReader(fsys)}
+	g := &groups{reader: newReader(fsys), uncached: newUncachedReader(fsys)}
 	if _, err := fs.Stat(fsys, "cgroup.controllers"); err == nil {
 		g.v2 = true
 		return g
@@ -30,6 +31,12 @@ func openGroups(fsys fs.FS) *groups {
 		g.cpuacct = "cpu,cpuacct"
 	}
 	return g
+}
+
+// exists reports whether a cgroup exists.
+func (g *groups) exists(group string) bool {
+	_, err := fs.Stat(g.fsys, join(g.memory, group))
+	return err == nil
 }
 
 // boundOf returns the memory usage of a cgroup with its limit as the capacity. The

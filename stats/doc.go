@@ -3,18 +3,21 @@
 //
 // Memory, CPU time and processes are read from cgroups (v1 and v2), pressure from the
 // kernel's pressure stall information, file systems from the kernel, and writable layers
-// from the container runtime. Logs and local volumes are measured by counting files.
+// from the container runtime. Logs and local volumes are measured by counting files. A
+// [Summary] also has swap, from cgroups, and the network of pods, from one of their processes.
 //
 // Guarantees:
 //   - Each value has the time of its measurement. A zero time means that it is unknown.
 //   - [Provider.NodeUsage] takes microseconds. [Provider.Usage] adds one runtime call and
-//     some kernel files per pod; it counts no files.
+//     some kernel files per pod; it counts no files. It measures what eviction needs, and a
+//     [Provider.Summary] the rest.
 //   - Files are counted in the background: [Provider.Run] counts those of the tracked pods
 //     one pod at a time, spread over [Config].DiskUsagePeriod. Those of other pods are
 //     counted only after [Provider.RefreshDiskUsage]. A long count is suspended and
 //     continued later, and its result so far is available.
 //   - Containers control the counted files: links, deep directories, mounts and millions
-//     of files neither mislead a count nor delay those of other pods.
+//     of files neither mislead a count nor delay those of other pods. So are network
+//     interfaces: what is read and reported of them is bounded, and their names can be printed.
 //
 // Kernel files are read through an fs.FS, so that tests can supply their own.
 //

@@ -1,7 +1,6 @@
 package stats
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"path"
@@ -95,55 +94,4 @@ func machinePids(proc *reader, now time.Time) (runtime.PidUsage, error) {
 		return runtime.PidUsage{}, err
 	}
 	return p, nil
-}
-
-// pressure reads a file of pressure stall information.
-func (r *reader) pressure(name string, now time.Time) (runtime.PSIStats, error) {
-	p := runtime.PSIStats{At: now}
-	err := r.read(name, func(data []byte) error {
-		for line := range bytes.Lines(data) {
-			fields := strings.Fields(string(line))
-			if len(fields) == 0 {
-				continue
-			}
-			stall, err := parseStall(fields[1:])
-			if err != nil {
-				return err
-			}
-			switch fields[0] {
-			case "some":
-				p.Some = stall
-			case "full":
-				p.Full = stall
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return runtime.PSIStats{}, err
-	}
-	return p, nil
-}
-
-// parseStall reads avg10=0.12 avg60=… avg300=… total=….
-func parseStall(fields []string) (runtime.PSIData, error) {
-	var s runtime.PSIData
-	for _, f := range fields {
-		key, value, _ := strings.Cut(f, "=")
-		var err error
-		switch key {
-		case "avg10":
-			s.Avg10, err = strconv.ParseFloat(value, 64)
-		case "avg60":
-			s.Avg60, err = strconv.ParseFloat(value, 64)
-		case "avg300":
-			s.Avg300, err = strconv.ParseFloat(value, 64)
-		case "total":
-			s.Total, err = strconv.ParseUint(value, 10, 64)
-		}
-		if err != nil {
-			return runtime.PSIData{}, fmt.Errorf("%q: %w", f, err)
-		}
-	}
-	return s, nil
 }

@@ -93,9 +93,10 @@ type Config struct {
 
 // Provider measures a node and its pods. Its methods may be called from any goroutine.
 type Provider struct {
-	cfg    Config
-	proc   *reader
-	groups func() *groups
+	cfg          Config
+	proc         *reader
+	procUncached *reader // of the files of processes
+	groups       func() *groups
 
 	counting chan struct{} // the one slot is taken by the goroutine that counts files
 	countCh  chan struct{} // one slot: wakes up Run, which has more pods to count
@@ -108,6 +109,8 @@ type Provider struct {
 	imageDirs imageDirs
 	imageUse  imageUse
 	asked     time.Time // time of the last RefreshDiskUsage
+
+	networkPIDs map[string]string // by cgroup of a pod: a process in its network namespace
 }
 
 // New returns a Provider. It reports all errors in cfg at once and does no I/O.
@@ -141,9 +144,11 @@ func New(cfg Config) (*Provider, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Provider{
-		cfg: cfg, proc: newReader(cfg.Proc), counting: make(chan struct{}, 1), countCh: make(chan struct{}, 1),
+		cfg: cfg, proc: newReader(cfg.Proc), procUncached: newUncachedReader(cfg.Proc),
+		counting: make(chan struct{}, 1), countCh: make(chan struct{}, 1),
 		groups: sync.OnceValue(func() *groups { return openGroups(cfg.Cgroups) }),
-		disks:  make(map[types.UID]podDisk), partial: make(map[types.UID]podDisk), counts: make(map[types.UID]*podCount), rates: make(map[string]runtime.CPUUsage),
+		disks:  make(map[types.UID]podDisk), partial: make(map[types.UID]podDisk), counts: make(map[types.UID]*podCount),
+		rates: make(map[string]runtime.CPUUsage), networkPIDs: make(map[string]string),
 	}, nil
 }
 
@@ -154,13 +159,12 @@ func New(cfg Config) (*Provider, error) {
 // error means that neither memory, processes nor the file system of the node could be
 // measured. The caller owns the result.
 func (p *Provider) Usage(ctx context.Context, since time.Time) (runtime.NodeUsage, error) {
-	u, _, err := p.usage(ctx, since)
+	u, _, err := p.usage(ctx, p.cfg.Pods(), since)
 	return u, err
 }
 
-// usage is Usage that returns the error of the runtime, too.
-func (p *Provider) usage(ctx context.Context, since time.Time) (u runtime.NodeUsage, runtimeErr, err error) {
-	pods := p.cfg.Pods()
+// usage is Usage of these pods that returns the error of the runtime, too.
+func (p *Provider) usage(ctx context.Context, pods []Pod, since time.Time) (u runtime.NodeUsage, runtimeErr, err error) {
 	containers, runtimeErr := p.containers(ctx)
 	errs := append(p.node(ctx, &u), runtimeErr) // the node last, because the runtime may take long
 	u.Pods = make([]runtime.PodUsage, 0, len(pods))
@@ -226,25 +230,6 @@ func (p *Provider) allPods() string {
 		return ""
 	}
 	return p.cfg.PodsCgroup()
-}
-
-// pressures reads the pressure of the node's cgroup, if it has its own, or of the machine.
-// A kernel without pressure stall information is not an error.
-func (p *Provider) pressures(u *runtime.NodeUsage, now time.Time) {
-	g := p.groups()
-	for name, into := range map[string]*runtime.PSIStats{
-		"memory": &u.MemoryPressure, "io": &u.IOPressure, "cpu": &u.CPUPressure,
-	} {
-		if p.cfg.NodeCgroup != "" && g.v2 {
-			if own, err := g.pressure(join(p.cfg.NodeCgroup, name+".pressure"), now); err == nil {
-				*into = own
-				continue
-			}
-		}
-		if all, err := p.proc.pressure(join("pressure", name), now); err == nil {
-			*into = all
-		}
-	}
 }
 
 // runtimeWait is the timeout of runtime calls, so that a runtime that hangs does not
@@ -322,26 +307,6 @@ func (p *Provider) pod(node *runtime.NodeUsage, pod *Pod, containers []runtime.C
 	return u
 }
 
-// podPressures reads how long the pod's own tasks wait, if its cgroup reports it. Pods are
-// not read while no task on the node waits.
-func (p *Provider) podPressures(node *runtime.NodeUsage, u *runtime.PodUsage, group string, now time.Time) {
-	g := p.groups()
-	if !g.v2 {
-		return
-	}
-	for name, of := range map[string]struct {
-		node runtime.PSIStats
-		into *runtime.PSIStats
-	}{"memory": {node.MemoryPressure, &u.MemoryPressure}, "io": {node.IOPressure, &u.IOPressure}} {
-		if of.node.Some.Avg10 == 0 {
-			continue
-		}
-		if own, err := g.pressure(join(group, name+".pressure"), now); err == nil {
-			*of.into = own
-		}
-	}
-}
-
 // rate adds the CPU time used per second since the previous sample of the cgroup.
 func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 	if now.At.IsZero() {
@@ -390,5 +355,6 @@ func (p *Provider) forget(pods []Pod) {
 			delete(p.rates, group)
 		}
 	}
+	maps.DeleteFunc(p.networkPIDs, func(group, _ string) bool { return !groups[group] })
 	p.groups().kept.sweep()
 }

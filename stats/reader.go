@@ -23,9 +23,15 @@ type reader struct {
 	kept *fdCache
 }
 
-func newReader(fsys fs.FS) *reader {
+func newReader(fsys fs.FS) *reader { return newReaderWith(fsys, newFDCache()) }
+
+// newUncachedReader returns a reader that keeps no file open: for files that are read too
+// seldom to be worth the memory, and for those that must not be kept.
+func newUncachedReader(fsys fs.FS) *reader { return newReaderWith(fsys, &fdCache{}) }
+
+func newReaderWith(fsys fs.FS, kept *fdCache) *reader {
 	return &reader{
-		fsys: fsys, kept: newFDCache(),
+		fsys: fsys, kept: kept,
 		bufs: sync.Pool{New: func() any { b := make([]byte, 8<<10); return &b }},
 	}
 }
@@ -61,14 +67,43 @@ func (r *reader) readUncached(name string, buf *[]byte) (n int, err error) {
 			f.Close() //nolint:errcheck,gosec // it was only read
 		}
 	}()
-	for {
+	n, err = fill(f, buf, maxFile)
+	if err == nil && n >= maxFile {
+		return 0, fmt.Errorf("%s is larger than %d bytes", name, maxFile)
+	}
+	return n, err
+}
+
+// head calls use with the beginning of a file, up to limit bytes, and does not keep the file
+// open. use must not retain it.
+func (r *reader) head(name string, limit int, use func([]byte) error) error {
+	buf, ok := r.bufs.Get().(*[]byte)
+	if !ok {
+		return errors.New("no buffer")
+	}
+	defer r.bufs.Put(buf)
+	f, err := r.fsys.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	n, err := fill(f, buf, limit)
+	if err != nil {
+		return err
+	}
+	if err := use((*buf)[:n]); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// fill reads up to limit bytes of a file into buf, which grows as needed.
+func fill(f fs.File, buf *[]byte, limit int) (n int, err error) {
+	for n < limit {
 		if n == len(*buf) {
-			if n >= maxFile {
-				return 0, fmt.Errorf("%s is larger than %d bytes", name, maxFile)
-			}
 			*buf = append(*buf, make([]byte, n)...)
 		}
-		m, err := f.Read((*buf)[n:])
+		m, err := f.Read((*buf)[n:min(len(*buf), limit)])
 		n += m
 		if errors.Is(err, io.EOF) {
 			return n, nil
@@ -77,6 +112,7 @@ func (r *reader) readUncached(name string, buf *[]byte) (n int, err error) {
 			return 0, err
 		}
 	}
+	return n, nil
 }
 
 // number reads a file that contains one number. It returns the maximum for "max".

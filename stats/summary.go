@@ -3,6 +3,7 @@ package stats
 import (
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -13,134 +14,6 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Summary has the JSON form of the kubelet's endpoint /stats/summary
-// (k8s.io/kubelet/pkg/apis/stats/v1alpha1), so that tools for that one can read it. Unknown
-// values are left out.
-type Summary struct {
-	Node NodeStats  `json:"node"`
-	Pods []PodStats `json:"pods"`
-
-	// Incomplete says why the usage of single containers is not there, because the runtime did
-	// not report it; nil if it did.
-	Incomplete error `json:"-"`
-}
-
-// The parts of a Summary. A nil value is unknown.
-type (
-	// NodeStats is the usage of the node.
-	NodeStats struct {
-		NodeName  string        `json:"nodeName"`
-		StartTime metav1.Time   `json:"startTime"`
-		CPU       *CPUStats     `json:"cpu,omitempty"`
-		Memory    *MemoryStats  `json:"memory,omitempty"`
-		IO        *IOStats      `json:"io,omitempty"`
-		FS        *FSStats      `json:"fs,omitempty"`
-		Runtime   *RuntimeStats `json:"runtime,omitempty"`
-		Rlimit    *RlimitStats  `json:"rlimit,omitempty"`
-	}
-	// RuntimeStats is the usage of the file systems of the container runtime. UsedBytes and
-	// InodesUsed are those of its images and layers, not of the file systems.
-	RuntimeStats struct {
-		ImageFS     *FSStats `json:"imageFs,omitempty"`
-		ContainerFS *FSStats `json:"containerFs,omitempty"`
-	}
-	// RlimitStats is the number of tasks on the node and their maximum.
-	RlimitStats struct {
-		Time                  metav1.Time `json:"time"`
-		MaxPID                *int64      `json:"maxpid,omitempty"`
-		NumOfRunningProcesses *int64      `json:"curproc,omitempty"`
-	}
-	// PodStats is the usage of one pod.
-	PodStats struct {
-		PodRef           PodReference     `json:"podRef"`
-		StartTime        metav1.Time      `json:"startTime"`
-		Containers       []ContainerStats `json:"containers"`
-		CPU              *CPUStats        `json:"cpu,omitempty"`
-		Memory           *MemoryStats     `json:"memory,omitempty"`
-		VolumeStats      []VolumeStats    `json:"volume,omitempty"`
-		EphemeralStorage *FSStats         `json:"ephemeral-storage,omitempty"`
-		ProcessStats     *ProcessStats    `json:"process_stats,omitempty"`
-	}
-	// PodReference identifies a pod.
-	PodReference struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
-		UID       string `json:"uid"`
-	}
-	// ContainerStats is the usage of one container.
-	ContainerStats struct {
-		Name      string       `json:"name"`
-		StartTime metav1.Time  `json:"startTime"`
-		CPU       *CPUStats    `json:"cpu,omitempty"`
-		Memory    *MemoryStats `json:"memory,omitempty"`
-		Rootfs    *FSStats     `json:"rootfs,omitempty"`
-		Logs      *FSStats     `json:"logs,omitempty"`
-	}
-	// CPUStats is the CPU usage: consumed so far, and per second since the previous sample.
-	CPUStats struct {
-		Time                 metav1.Time `json:"time"`
-		UsageNanoCores       *uint64     `json:"usageNanoCores,omitempty"`
-		UsageCoreNanoSeconds *uint64     `json:"usageCoreNanoSeconds,omitempty"`
-		PSI                  *PSIStats   `json:"psi,omitempty"`
-	}
-	// MemoryStats is the memory usage in bytes. WorkingSetBytes cannot be reclaimed at once.
-	MemoryStats struct {
-		Time            metav1.Time `json:"time"`
-		AvailableBytes  *uint64     `json:"availableBytes,omitempty"`
-		UsageBytes      *uint64     `json:"usageBytes,omitempty"`
-		WorkingSetBytes *uint64     `json:"workingSetBytes,omitempty"`
-		RSSBytes        *uint64     `json:"rssBytes,omitempty"`
-		PageFaults      *uint64     `json:"pageFaults,omitempty"`
-		MajorPageFaults *uint64     `json:"majorPageFaults,omitempty"`
-		PSI             *PSIStats   `json:"psi,omitempty"`
-	}
-	// IOStats is the pressure on disks.
-	IOStats struct {
-		Time metav1.Time `json:"time"`
-		PSI  *PSIStats   `json:"psi,omitempty"`
-	}
-	// PSIStats is the kernel's pressure stall information: of the time in which some or all
-	// tasks waited for a resource.
-	PSIStats struct {
-		Full PSIData `json:"full"`
-		Some PSIData `json:"some"`
-	}
-	// PSIData is one line of pressure stall information. The averages are percentages of the
-	// last 10, 60 and 300 seconds, Total is in µs.
-	PSIData struct {
-		Total  uint64  `json:"total"`
-		Avg10  float64 `json:"avg10"`
-		Avg60  float64 `json:"avg60"`
-		Avg300 float64 `json:"avg300"`
-	}
-	// FSStats is the usage of a file system, or of some files in it: then UsedBytes and
-	// InodesUsed are those of the files and all other values those of the file system.
-	FSStats struct {
-		Time           metav1.Time `json:"time"`
-		AvailableBytes *uint64     `json:"availableBytes,omitempty"`
-		CapacityBytes  *uint64     `json:"capacityBytes,omitempty"`
-		UsedBytes      *uint64     `json:"usedBytes,omitempty"`
-		InodesFree     *uint64     `json:"inodesFree,omitempty"`
-		Inodes         *uint64     `json:"inodes,omitempty"`
-		InodesUsed     *uint64     `json:"inodesUsed,omitempty"`
-	}
-	// VolumeStats is the usage of a volume.
-	VolumeStats struct {
-		FSStats `json:",inline"`
-		Name    string        `json:"name"`
-		PVCRef  *PVCReference `json:"pvcRef,omitempty"` // of a volume that a driver mounts
-	}
-	// PVCReference identifies a PersistentVolumeClaim.
-	PVCReference struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
-	}
-	// ProcessStats is the number of tasks of a pod.
-	ProcessStats struct {
-		ProcessCount *uint64 `json:"process_count,omitempty"`
-	}
-)
-
 // Summary reports disk usage that is at most summaryAge old. It waits summaryWait for a new
 // count of files; a longer one continues in the background for the next call.
 const (
@@ -148,18 +21,20 @@ const (
 	summaryWait = 2 * time.Second
 )
 
-// Summary measures the node and its pods. It blocks for a few seconds at most. The disk
-// usage of logs and volumes is about a minute old at most, and left out until a long count
-// has ended. Run must have been called. Start times of pods and containers come from the
+// Summary measures the node and its pods, with swap, network and pressure, which
+// [Provider.Usage] leaves out. It blocks for a few seconds at most. The disk usage of logs and
+// volumes is about a minute old at most, and left out until a long count has ended. Run must have been called. Start times of pods and containers come from the
 // statuses in pods.
 func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.Pod) (Summary, error) {
 	counting, cancel := context.WithTimeout(ctx, summaryWait)
 	p.RefreshDiskUsage(counting, time.Now().Add(-summaryAge))
 	cancel()
-	u, incomplete, err := p.usage(ctx, time.Time{})
+	measured := p.cfg.Pods()
+	u, incomplete, err := p.usage(ctx, measured, time.Time{})
 	if err != nil {
 		return Summary{}, err
 	}
+	p.addDetails(&u, measured)
 	s := Summarize(nodeName, p.BootTime(), &u, pods)
 	s.Incomplete = incomplete
 	if incomplete == nil { // a runtime that hangs is not asked a second time
@@ -215,12 +90,9 @@ func Summarize(nodeName string, bootTime time.Time, u *runtime.NodeUsage, pods [
 		Node: NodeStats{
 			NodeName: nodeName, StartTime: metav1.NewTime(bootTime),
 			CPU: cpuStats(u.CPU, u.CPUPressure), Memory: memoryStats(u.Memory, u.MemoryPressure),
-			FS: fsStats(u.NodeFS),
+			FS: fsStats(u.NodeFS), IO: ioStats(u.IOPressure), Network: networkStats(&u.Network), Swap: swapStats(&u.Swap),
 		},
 		Pods: make([]PodStats, 0, len(u.Pods)),
-	}
-	if psi := psiStats(u.IOPressure); psi != nil {
-		s.Node.IO = &IOStats{Time: metav1.NewTime(u.IOPressure.At), PSI: psi}
 	}
 	if images, layers := unusedStats(u.ImageFS), unusedStats(u.ContainerFS); images != nil || layers != nil {
 		s.Node.Runtime = &RuntimeStats{ImageFS: images, ContainerFS: layers}
@@ -243,7 +115,8 @@ func podStats(node *runtime.NodeUsage, u *runtime.PodUsage, pod *corev1.Pod) Pod
 	s := PodStats{
 		PodRef:     PodReference{Name: u.Name, Namespace: u.Namespace, UID: string(u.UID)},
 		Containers: make([]ContainerStats, 0, len(u.Containers)),
-		CPU:        cpuStats(u.CPU, runtime.PSIStats{}), Memory: memoryStats(u.Memory, runtime.PSIStats{}),
+		CPU:        cpuStats(u.CPU, u.CPUPressure), Memory: memoryStats(u.Memory, u.MemoryPressure),
+		IO: ioStats(u.IOPressure), Network: networkStats(&u.Network), Swap: swapStats(&u.Swap),
 	}
 	if pod != nil && pod.Status.StartTime != nil {
 		s.StartTime = *pod.Status.StartTime
@@ -267,8 +140,8 @@ func podStats(node *runtime.NodeUsage, u *runtime.PodUsage, pod *corev1.Pod) Pod
 		add(c.Logs)
 		s.Containers = append(s.Containers, ContainerStats{
 			Name: c.Name, StartTime: startOf(pod, c.Name),
-			CPU: cpuStats(c.CPU, runtime.PSIStats{}), Memory: memoryStats(c.Memory, runtime.PSIStats{}),
-			Rootfs: diskStats(c.Rootfs, node.ContainerFS), Logs: diskStats(c.Logs, node.NodeFS),
+			CPU: cpuStats(c.CPU, c.CPUPressure), Memory: memoryStats(c.Memory, c.MemoryPressure), IO: ioStats(c.IOPressure),
+			Rootfs: diskStats(c.Rootfs, node.ContainerFS), Logs: diskStats(c.Logs, node.NodeFS), Swap: swapStats(&c.Swap),
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(u.Volumes)) {
@@ -329,11 +202,59 @@ func memoryStats(m runtime.MemoryUsage, p runtime.PSIStats) *MemoryStats {
 	return s
 }
 
+// swapStats returns the usage of swap space, or nil if it is unknown.
+func swapStats(u *runtime.SwapUsage) *SwapStats {
+	if u.At.IsZero() {
+		return nil
+	}
+	s := &SwapStats{Time: metav1.NewTime(u.At), SwapUsageBytes: &u.Usage}
+	if u.HasLimit {
+		left := u.Available()
+		s.SwapAvailableBytes = &left
+	}
+	return s
+}
+
+// networkStats returns the usage of a network, or nil if it is unknown.
+func networkStats(u *runtime.NetworkUsage) *NetworkStats {
+	if u.At.IsZero() {
+		return nil
+	}
+	s := &NetworkStats{Time: metav1.NewTime(u.At)}
+	for i := range u.Interfaces {
+		n := &u.Interfaces[i]
+		one := InterfaceStats{
+			Name: n.Name, RxBytes: &n.RxBytes, RxErrors: &n.RxErrors, TxBytes: &n.TxBytes, TxErrors: &n.TxErrors,
+			RxPackets: &n.RxPackets, RxDropped: &n.RxDropped, TxPackets: &n.TxPackets, TxDropped: &n.TxDropped,
+		}
+		if n.Name == defaultInterface {
+			s.InterfaceStats = one
+		}
+		s.Interfaces = append(s.Interfaces, one)
+	}
+	return s
+}
+
+// ioStats returns the pressure on disks, or nil if it is unknown.
+func ioStats(p runtime.PSIStats) *IOStats {
+	if psi := psiStats(p); psi != nil {
+		return &IOStats{Time: metav1.NewTime(p.At), PSI: psi}
+	}
+	return nil
+}
+
+// psiStats returns a pressure, or nil if it is unknown. JSON has no form for some numbers that
+// a runtime can report.
 func psiStats(p runtime.PSIStats) *PSIStats {
-	if p.At.IsZero() {
+	if p.At.IsZero() || !isFinite(p.Some) || !isFinite(p.Full) {
 		return nil
 	}
 	return &PSIStats{Full: dataOf(p.Full), Some: dataOf(p.Some)}
+}
+
+func isFinite(p runtime.PSIData) bool {
+	sum := p.Avg10 + p.Avg60 + p.Avg300
+	return !math.IsNaN(sum) && !math.IsInf(sum, 0)
 }
 
 func dataOf(s runtime.PSIData) PSIData {

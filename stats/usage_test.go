@@ -2,8 +2,10 @@ package stats
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -219,6 +221,19 @@ func TestSummarize_PartialDiskUsage(t *testing.T) {
 	assert.Empty(t, s.Pods[0].VolumeStats)
 	assert.NotNil(t, s.Node.Runtime.ContainerFS, "also without one of images")
 	assert.True(t, s.Pods[0].StartTime.IsZero())
+}
+
+// A pressure that JSON has no form for is left out.
+func TestSummarize_InvalidPressure(t *testing.T) {
+	now := time.Now()
+	for _, n := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		bad := runtime.PSIStats{At: now, Full: runtime.PSIData{Avg60: n}}
+		s := Summarize("edge-1", now, &runtime.NodeUsage{IOPressure: bad, CPUPressure: bad, CPU: runtime.CPUUsage{At: now}}, nil)
+		assert.Nil(t, s.Node.IO)
+		assert.Nil(t, s.Node.CPU.PSI)
+		_, err := json.Marshal(s)
+		require.NoError(t, err)
+	}
 }
 
 // imageFSResult is the result of a runtime about its file systems.
