@@ -17,8 +17,11 @@ type containers struct {
 	Usage
 
 	cpu, memoryUsage, memorySet, memoryRSS, memoryFailures, fs, start, processes family
-	cpuQuota, cpuPeriod, cpuShares, memoryLimit                                  family
+	cpuQuota, cpuPeriod, cpuShares, memoryLimit, memorySwap                      family
 	machineCPU, machineMemory, failed                                            family
+
+	network  []interfaceFamily
+	pressure []pressureFamily
 }
 
 func newContainers(u Usage) *containers {
@@ -34,6 +37,7 @@ func newContainers(u Usage) *containers {
 		memoryUsage:    gauge("container_memory_usage_bytes", "Memory in use, with all caches."),
 		memorySet:      gauge("container_memory_working_set_bytes", "Memory in use that cannot be reclaimed at once."),
 		memoryRSS:      gauge("container_memory_rss", "Bytes of anonymous memory in use."),
+		memorySwap:     gauge("container_memory_swap", "Bytes of swap space in use."),
 		memoryFailures: counter("container_memory_failures_total", "Page faults.", "failure_type", "scope"),
 		fs:             gauge("container_fs_usage_bytes", "Bytes of the writable layer.", "device"),
 		start:          gauge("container_start_time_seconds", "Start time, in seconds since 1970."),
@@ -45,13 +49,21 @@ func newContainers(u Usage) *containers {
 		machineCPU:     gaugeFamily("machine_cpu_cores", "Logical CPUs of the node."),
 		machineMemory:  gaugeFamily("machine_memory_bytes", "Memory of the node."),
 		failed:         gaugeFamily("container_scrape_error", "1 if the usage could not be measured."),
+		network:        interfaceFamilies(counter),
+		pressure:       pressureFamilies(counter),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *containers) Describe(ch chan<- *prometheus.Desc) {
 	describe(ch, c.cpu, c.memoryUsage, c.memorySet, c.memoryRSS, c.memoryFailures, c.fs, c.start, c.processes,
-		c.cpuQuota, c.cpuPeriod, c.cpuShares, c.memoryLimit, c.machineCPU, c.machineMemory, c.failed)
+		c.cpuQuota, c.cpuPeriod, c.cpuShares, c.memoryLimit, c.memorySwap, c.machineCPU, c.machineMemory, c.failed)
+	for _, f := range c.network {
+		ch <- f.desc
+	}
+	for _, f := range c.pressure {
+		ch <- f.desc
+	}
 }
 
 // Collect implements prometheus.Collector.
@@ -86,6 +98,8 @@ func (c *containers) pod(ch chan<- prometheus.Metric, s *stats.PodStats, pod *co
 	id := "/kubepods/pod" + s.PodRef.UID
 	labels := []string{"", id, "", "", s.PodRef.Namespace, s.PodRef.Name}
 	c.usage(ch, s.CPU, s.Memory, labels)
+	c.swapAndPressure(ch, s.Swap, s.CPU, s.Memory, s.IO, labels)
+	c.interfaces(ch, s.Network, labels)
 	if s.ProcessStats != nil {
 		c.processes.known(ch, time.Time{}, s.ProcessStats.ProcessCount, labels...)
 	}
@@ -94,6 +108,7 @@ func (c *containers) pod(ch chan<- prometheus.Metric, s *stats.PodStats, pod *co
 		image, containerID := running(pod, container.Name)
 		labels := []string{container.Name, id + "/" + containerID, image, containerID, s.PodRef.Namespace, s.PodRef.Name}
 		c.usage(ch, container.CPU, container.Memory, labels)
+		c.swapAndPressure(ch, container.Swap, container.CPU, container.Memory, container.IO, labels)
 		if start := container.StartTime; start.Unix() > 0 {
 			c.start.value(ch, time.Time{}, float64(start.UnixNano())/float64(time.Second), labels...)
 		}

@@ -1,0 +1,113 @@
+package prom
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/stats"
+)
+
+// interfaceFamily is a counter of the interfaces of a pod.
+type interfaceFamily struct {
+	family
+	of func(*stats.InterfaceStats) *uint64
+}
+
+// interfaceFamilies returns cAdvisor's counters of interfaces.
+func interfaceFamilies(counter func(name, help string, more ...string) family) []interfaceFamily {
+	one := func(name, help string, of func(*stats.InterfaceStats) *uint64) interfaceFamily {
+		return interfaceFamily{counter("container_network_"+name+"_total", help, "interface"), of}
+	}
+	return []interfaceFamily{
+		one("receive_bytes", "Bytes received.", func(i *stats.InterfaceStats) *uint64 { return i.RxBytes }),
+		one("receive_packets", "Packets received.", func(i *stats.InterfaceStats) *uint64 { return i.RxPackets }),
+		one("receive_packets_dropped", "Received packets that were dropped.", func(i *stats.InterfaceStats) *uint64 { return i.RxDropped }),
+		one("receive_errors", "Errors while receiving.", func(i *stats.InterfaceStats) *uint64 { return i.RxErrors }),
+		one("transmit_bytes", "Bytes transmitted.", func(i *stats.InterfaceStats) *uint64 { return i.TxBytes }),
+		one("transmit_packets", "Packets transmitted.", func(i *stats.InterfaceStats) *uint64 { return i.TxPackets }),
+		one("transmit_packets_dropped", "Packets to transmit that were dropped.", func(i *stats.InterfaceStats) *uint64 { return i.TxDropped }),
+		one("transmit_errors", "Errors while transmitting.", func(i *stats.InterfaceStats) *uint64 { return i.TxErrors }),
+	}
+}
+
+// interfaces sends the counters of a pod's interfaces.
+func (c *containers) interfaces(ch chan<- prometheus.Metric, s *stats.NetworkStats, labels []string) {
+	if s == nil {
+		return
+	}
+	for i := range s.Interfaces {
+		all := with(labels, s.Interfaces[i].Name)
+		for _, f := range c.network {
+			f.known(ch, s.Time.Time, f.of(&s.Interfaces[i]), all...)
+		}
+	}
+}
+
+// pressureFamily is a total of pressure stall information.
+type pressureFamily struct {
+	family
+	of func(pressures) (metav1.Time, *stats.PSIStats)
+	// full is the time in which all tasks waited, otherwise it is that in which some did.
+	full bool
+}
+
+// pressures are those of a pod or container.
+type pressures struct {
+	cpu    *stats.CPUStats
+	memory *stats.MemoryStats
+	io     *stats.IOStats
+}
+
+// pressureFamilies returns cAdvisor's counters of the time that tasks waited.
+func pressureFamilies(counter func(name, help string, more ...string) family) []pressureFamily {
+	var all []pressureFamily
+	add := func(name, resource string, of func(pressures) (metav1.Time, *stats.PSIStats)) {
+		all = append(all,
+			pressureFamily{counter("container_pressure_"+name+"_waiting_seconds_total", "Time in which some tasks waited for "+resource+"."), of, false},
+			pressureFamily{counter("container_pressure_"+name+"_stalled_seconds_total", "Time in which all tasks waited for "+resource+"."), of, true})
+	}
+	add("cpu", "CPU time", func(p pressures) (metav1.Time, *stats.PSIStats) {
+		if p.cpu == nil {
+			return metav1.Time{}, nil
+		}
+		return p.cpu.Time, p.cpu.PSI
+	})
+	add("memory", "memory", func(p pressures) (metav1.Time, *stats.PSIStats) {
+		if p.memory == nil {
+			return metav1.Time{}, nil
+		}
+		return p.memory.Time, p.memory.PSI
+	})
+	add("io", "disks", func(p pressures) (metav1.Time, *stats.PSIStats) {
+		if p.io == nil {
+			return metav1.Time{}, nil
+		}
+		return p.io.Time, p.io.PSI
+	})
+	return all
+}
+
+// swapAndPressure sends the swap space that a pod or container uses, and how long its tasks
+// have waited.
+func (c *containers) swapAndPressure(
+	ch chan<- prometheus.Metric, swap *stats.SwapStats, cpu *stats.CPUStats, memory *stats.MemoryStats, io *stats.IOStats, labels []string,
+) {
+	swapUsage(ch, c.memorySwap, swap, labels...)
+	for _, f := range c.pressure {
+		at, psi := f.of(pressures{cpu, memory, io})
+		switch {
+		case psi == nil:
+		case f.full:
+			f.microseconds(ch, at.Time, psi.Full.Total, labels...)
+		default:
+			f.microseconds(ch, at.Time, psi.Some.Total, labels...)
+		}
+	}
+}
+
+// microseconds sends a duration in seconds.
+func (f family) microseconds(ch chan<- prometheus.Metric, at time.Time, v uint64, labels ...string) {
+	f.value(ch, at, float64(v)/1e6, labels...)
+}
