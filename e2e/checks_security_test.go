@@ -106,6 +106,7 @@ func hostNetwork(p *pod) {
 	require.NoError(p.t, err)
 	p.says("main", "hostname", name)
 	require.Equal(p.t, nodeIP, v.Status.PodIP)
+	p.reportsNoNetwork(v)
 }
 
 // RT-11

@@ -18,6 +18,9 @@ import (
 // cgroups.
 func (p *pod) reportsUsage(v *corev1.Pod) {
 	p.t.Helper()
+	// The pod sends something to have counters: to its gateway, which need not answer.
+	_, _, err := p.sh("main", "nc -w 1 "+v.Status.PodIP[:strings.LastIndex(v.Status.PodIP, ".")+1]+"1 9 </dev/null; true")
+	require.NoError(p.t, err)
 	group := p.node.PodCgroup(p.t, v)
 	var before, after uint64
 	var s stats.PodStats
@@ -51,6 +54,32 @@ func (p *pod) reportsUsage(v *corev1.Pod) {
 	require.Equal(p.t, p.counted(group, "pids", "pids.current", "pids.current"), *s.ProcessStats.ProcessCount)
 	require.Positive(p.t, *s.Containers[0].Memory.WorkingSetBytes)
 	require.LessOrEqual(p.t, *s.Containers[0].Memory.WorkingSetBytes, *s.Memory.UsageBytes)
+	require.NotNil(p.t, s.Network)
+	require.Equal(p.t, "eth0", s.Network.Name)
+	require.Positive(p.t, *s.Network.TxBytes)
+	require.LessOrEqual(p.t, *s.Network.TxBytes, p.transmitted())
+}
+
+// transmitted is the number of bytes that the kernel has counted on eth0 of the pod by now.
+func (p *pod) transmitted() uint64 {
+	p.t.Helper()
+	counted, _, err := p.sh("main", "cat /sys/class/net/eth0/statistics/tx_bytes")
+	require.NoError(p.t, err)
+	n, err := strconv.ParseUint(strings.TrimSpace(counted), 10, 64)
+	require.NoError(p.t, err)
+	return n
+}
+
+// reportsNoNetwork requires that the agent's statistics of a pod on the network of the node do not have those of the node.
+func (p *pod) reportsNoNetwork(v *corev1.Pod) {
+	p.t.Helper()
+	summary, err := p.agent.Stats(p.t.Context())
+	require.NoError(p.t, err)
+	require.NotNil(p.t, summary.Node.Network)
+	i := slices.IndexFunc(summary.Pods, func(s stats.PodStats) bool { return s.PodRef.UID == string(v.UID) })
+	require.GreaterOrEqual(p.t, i, 0)
+	require.NotNil(p.t, summary.Pods[i].Memory)
+	require.Nil(p.t, summary.Pods[i].Network)
 }
 
 // cpuTime is the time on the CPU in ns that a cgroup has had.
