@@ -20,8 +20,6 @@ type knownRuntime struct {
 // runtime does.
 func knownRuntimes() []knownRuntime {
 	const containerd = "containerd"
-	const makesPaths = "CreateContainer makes a host path that is not there, as a directory"
-	const largeOutput = "ExecSync fails: with 16 MiB of output, the response is larger than containerd's messages may be"
 	return []knownRuntime{
 		{runtime: "sublet-embedded", absent: confinement}, // containers are processes of the machine, or simulated
 		{
@@ -31,6 +29,8 @@ func knownRuntimes() []knownRuntime {
 				"the status of a pod has the statuses of its containers": "PodSandboxStatus has neither containers_statuses nor timestamp",
 				"a stream of images heeds its filter":                    "StreamImages ignores its filter, as ListImages does",
 				"list and status agree":                                  "image_ref is the image's id in lists and its digest in the status",
+				"a mount of what is not there is refused":                "CreateContainer makes a host path that is not there, as a directory",
+				"the output of a command is bounded":                     "ExecSync fails: with 16 MiB of output, the response is larger than containerd's messages may be",
 			},
 			flaky: map[string]string{
 				"a pod can be stopped while its container starts":           "a start that has begun goes on in the stopped pod",
@@ -48,8 +48,6 @@ func knownRuntimes() []knownRuntime {
 				"a container reports its stop signal":                "stop_signal came with CRI 1.33",
 				"a container carries its image's id":                 "image_id came with CRI 1.29",
 				"the stop signal of the container is used":           "stop_signal came with CRI 1.33",
-				"a mount of what is not there is refused":            makesPaths,
-				"the output of a command is bounded":                 largeOutput,
 			},
 			flaky: map[string]string{
 				"measuring while pods come and go is no error":               "ListPodSandboxStats fails as a whole when one pod ends meanwhile",
@@ -60,8 +58,6 @@ func knownRuntimes() []knownRuntime {
 			runtime: containerd, version: "2.",
 			flaky: map[string]string{
 				"a reader that does not read blocks no client": "one unread event stream can block every call that emits an event",
-				"a mount of what is not there is refused":      makesPaths,
-				"the output of a command is bounded":           largeOutput,
 			},
 		},
 	}
