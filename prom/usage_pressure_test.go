@@ -45,7 +45,8 @@ func detailed() prom.Usage {
 						Network: &stats.NetworkStats{Time: at, InterfaceStats: eth0, Interfaces: []stats.InterfaceStats{eth0, other}},
 						Containers: []stats.ContainerStats{
 							{Name: "app", CPU: cpu(psi(7e6, 8e6)), Memory: memory(nil), Swap: swap(10, new(uint64(0)))},
-							{Name: "unlimited", Swap: swap(11, nil)}, {Name: "unknown", CPU: cpu(nil), IO: &stats.IOStats{Time: at}},
+							{Name: "unlimited", Swap: swap(11, nil)},
+							{Name: "unknown", CPU: cpu(nil), IO: &stats.IOStats{Time: at}},
 						},
 					},
 					{PodRef: stats.PodReference{Name: "plain", Namespace: "default", UID: "plain"}, CPU: cpu(nil), Swap: &stats.SwapStats{Time: at}},
