@@ -70,6 +70,9 @@ func TestUnhealthy(t *testing.T) {
 		{"again and again: its back-off comes first", one(always), newView(ready(0), running("a", step(2), func(c *runtime.Container) { c.Started = testTime.Add(-time.Minute) }), running("b"), unwell("a#0")), "kill a#0"},
 		{"after a long run its back-off starts anew", one(always), newView(ready(0), running("a", step(3)), running("b"), unwell("a#0")), "kill a#0; start a#1 step 1"},
 		{"ended, a rule looks at the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(restartAction, in, 137)), newView(ready(0), exited("a", 137), running("b"), unwell("a#0")), "start a#1 step 1"},
+		{"a rule fits a clean exit too", one(never, policy(corev1.ContainerRestartPolicyNever), rule(restartAction, notIn, 42)), newView(ready(0), exited("a", 0), running("b"), unwell("a#0")), "start a#1 step 1"},
+		{"or the pod would be done", newPod(never, regular("a", rule(restartAction, notIn, 42))), newView(ready(0), exited("a", 0), unwell("a#0")), "start a#1 step 1"},
+		{"a rule that does not fit leaves it to the policy", one(never, policy(corev1.ContainerRestartPolicyNever), rule(restartAction, in, 42)), newView(ready(0), exited("a", 0), running("b"), unwell("a#0")), ""},
 		{"rules wait for the exit code", one(never, policy(corev1.ContainerRestartPolicyNever), rule(restartAction, in, 137)), view(), "kill a#0"},
 		{"and may ask for more than its policy does", one(never, policy(corev1.ContainerRestartPolicyAlways), rule(restartAllAction, in, 137)), view(), "kill a#0"},
 		{

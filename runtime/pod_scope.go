@@ -131,7 +131,8 @@ func (s *podScope) isDone(c *corev1.Container, kind ContainerType, last *Contain
 	}
 	if s.probes[last.ID].IsUnhealthy() && last.ExitCode == 0 {
 		// It exited with success because it was stopped, after its probe had failed.
-		return !podspec.RestartsByPolicy(s.pod, c, true)
+		restart := podspec.RestartRuleAction(c, last.ExitCode) == corev1.ContainerRestartRuleActionRestart
+		return !restart && !podspec.RestartsByPolicy(s.pod, c, true)
 	}
 	return !restarts(s.pod, c, kind, last)
 }
