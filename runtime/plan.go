@@ -57,6 +57,9 @@ func Plan(pod *corev1.Pod, observed PlanInput, now time.Time) []Action {
 			p.keep(&pod.Spec.Containers[i], Regular)
 		}
 	}
+	if slices.ContainsFunc(p.kills, func(a Action) bool { return a.Reason == ReasonRestartAll }) {
+		p.stage() // the other containers stop too, and may need the sidecars until then
+	}
 	others := p.starts
 	p.starts = nil
 	p.ephemerals() // they depend on what the plan kills, and start first

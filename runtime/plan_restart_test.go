@@ -221,7 +221,12 @@ func TestRestartAllContainers(t *testing.T) {
 		{
 			"everything from the first init container on", pod,
 			newView(ready(0), exited("i", 0), running("s"), running("a"), exited("w", 88)),
-			"kill a#0; kill s#0; start i#1 round 1",
+			"kill a#0; kill s#0 stage 1; start i#1 round 1",
+		},
+		{
+			"sidecars stop last, in reverse order", newPod(never, sidecarC("s"), sidecarC("t"), regular("a"), worker, ephemeralC("debug")),
+			newView(ready(0), running("s"), running("t"), running("a"), exited("w", 88), running("debug")),
+			"kill a#0; kill t#0 stage 1; kill s#0 stage 2; start s#1 round 1",
 		},
 		{
 			"the sandbox stays, and so does the order", pod,
