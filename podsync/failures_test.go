@@ -92,6 +92,26 @@ func TestSync_WithoutOptionalParts(t *testing.T) {
 	assert.NotEmpty(t, n.opts.Dir)
 }
 
+// PS-1: without Probes all probes count as successful, so that a sidecar with a startup probe
+// does not keep the pod from starting.
+func TestSync_WithoutProbes(t *testing.T) {
+	n := &fakeNode{phase: corev1.PodRunning}
+	cfg, p, always := newConfig(t, n), newTestPod(), corev1.ContainerRestartPolicyAlways
+	cfg.Probes = nil
+	p.Spec.InitContainers = []corev1.Container{{
+		Name: "proxy", Image: "busybox:1", RestartPolicy: &always,
+		StartupProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"ok"}}}},
+	}}
+	observed := runningPod(0)
+	observed.Containers[0].ID, observed.Containers[0].Name, observed.Containers[0].Type = "c1", "proxy", runtime.Sidecar
+	_, err := newSyncer(t, cfg).Sync(t.Context(), p, observed)
+	require.NoError(t, err)
+	require.Len(t, n.plan, 1)
+	assert.Equal(t, "main", n.plan[0].Container)
+	require.NotEmpty(t, n.reports)
+	assert.Equal(t, runtime.ProbeSuccess, n.reports[0].Probes[observed.Containers[0].ID].Readiness)
+}
+
 // PS-1: the directories are options of each sync, also when they are not checked.
 func TestSync_DirectoriesOfSecondSync(t *testing.T) {
 	n := &fakeNode{phase: corev1.PodRunning}

@@ -344,9 +344,15 @@ func (s *Syncer) emitOnce(ctx context.Context, pod *corev1.Pod, st *podState, re
 	return true
 }
 
-func (s *Syncer) probeResults(uid types.UID) runtime.PodProbeResults {
-	if s.cfg.Probes == nil {
-		return nil
+func (s *Syncer) probeResults(uid types.UID, observed runtime.Pod) runtime.PodProbeResults {
+	if s.cfg.Probes != nil {
+		return s.cfg.Probes.Results(uid)
 	}
-	return s.cfg.Probes.Results(uid)
+	results := runtime.PodProbeResults{}
+	for i := range observed.Containers {
+		if c := &observed.Containers[i]; c.State == runtime.Running {
+			results[c.ID] = runtime.ProbeResults{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeSuccess, Liveness: runtime.ProbeSuccess}
+		}
+	}
+	return results
 }

@@ -76,7 +76,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 // report returns what is reported of a pod in each phase of its work.
 func (s *Syncer) report(pod *corev1.Pod, st *podState, observed runtime.Pod) runtime.Report {
 	return runtime.Report{
-		Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID), Resources: s.resourceStatuses(pod),
+		Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID, observed), Resources: s.resourceStatuses(pod),
 		Unreleased: s.hasUnreleased(pod),
 	}
 }
