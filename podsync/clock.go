@@ -67,6 +67,30 @@ func isPastActiveDeadline(pod *corev1.Pod, start *metav1.Time, now time.Time) (d
 	return deadline, !now.Before(deadline)
 }
 
+// hasEndedLate reports whether the containers of a pod ended after its active deadline while
+// this process did not run, or were terminated for it by a process that could not report that:
+// they are no success then, whatever their exit codes.
+func (s *Syncer) hasEndedLate(pod *corev1.Pod, observed runtime.Pod) bool {
+	status, ok := s.cfg.Statuses.Get(pod.UID)
+	if !ok || s.cfg.PodKiller == nil || podspec.IsTerminalPhase(status.Phase) || observed.CouldHaveRunningContainers() {
+		return false
+	}
+	var end time.Time
+	for i := range observed.Containers {
+		end = later(end, observed.Containers[i].Finished)
+	}
+	_, exceeded := isPastActiveDeadline(pod, status.StartTime, end)
+	terminal, _ := runtime.IsTerminal(pod, observed)
+	return exceeded && terminal
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
 // earlier returns the first of two times; zero means none.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {

@@ -46,6 +46,10 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	}()
 	if !st.synced {
 		s.restore(pod, st, observed)
+		if s.hasEndedLate(pod, observed) {
+			s.killOverdue(pod)
+			return runtime.SyncResult{}, nil
+		}
 	}
 	st.inRuntime = len(observed.Sandboxes) > 0
 	s.logExits(pod, st, observed)
@@ -60,10 +64,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	active := st.activeSince(status.StartTime, now)
 	deadline, exceeded := isPastActiveDeadline(pod, &active, now)
 	if exceeded && s.cfg.PodKiller != nil {
-		s.cfg.PodKiller.RequestKill(pod.UID, runtime.Termination{
-			GracePeriod: podspec.GracePeriod(pod), Reason: reasonDeadline,
-			Message: "Pod was active on the node longer than the specified deadline",
-		})
+		s.killOverdue(pod)
 		return runtime.SyncResult{}, nil
 	}
 	result, err := s.syncAdmitted(ctx, pod, observed, st, report, status)
@@ -71,6 +72,14 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 		result.RequeueAt = earlier(result.RequeueAt, deadline)
 	}
 	return result, err
+}
+
+// killOverdue has a pod fail that is past its active deadline.
+func (s *Syncer) killOverdue(pod *corev1.Pod) {
+	s.cfg.PodKiller.RequestKill(pod.UID, runtime.Termination{
+		GracePeriod: podspec.GracePeriod(pod), Reason: reasonDeadline,
+		Message: "Pod was active on the node longer than the specified deadline",
+	})
 }
 
 // report returns what is reported of a pod in each phase of its work.

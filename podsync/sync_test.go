@@ -168,6 +168,40 @@ func TestSync_ActiveDeadline(t *testing.T) {
 	})
 }
 
+// PS-5: a pod whose containers ended after its deadline has failed, also if the process that
+// terminated it for that could not report it.
+func TestSync_EndedAfterActiveDeadline(t *testing.T) {
+	start := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+	for name, tt := range map[string]struct {
+		ranFor time.Duration
+		saved  corev1.PodPhase
+		late   bool
+	}{
+		"after it":            {65 * time.Second, corev1.PodRunning, true},
+		"before it":           {59 * time.Second, corev1.PodRunning, false},
+		"reported already":    {65 * time.Second, corev1.PodSucceeded, false},
+		"nothing is reported": {65 * time.Second, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &fakeNode{phase: corev1.PodSucceeded, saved: corev1.PodStatus{Phase: tt.saved, StartTime: &start}}
+			p := newTestPod()
+			p.Spec.ActiveDeadlineSeconds, p.Spec.RestartPolicy = new(int64(60)), corev1.RestartPolicyNever
+			ended := exitedPod(0)
+			ended.Containers[0].ExitCode, ended.Containers[0].Finished = 0, start.Add(tt.ranFor)
+			result, err := newSyncer(t, newConfig(t, n)).Sync(t.Context(), p, ended)
+			require.NoError(t, err)
+			if !tt.late {
+				require.True(t, result.Terminal)
+				require.Empty(t, n.kills)
+				return
+			}
+			require.Len(t, n.kills, 1)
+			require.Equal(t, "DeadlineExceeded", n.kills[0].Reason)
+			require.Empty(t, n.reports, "a success that was reported would be final")
+		})
+	}
+}
+
 // PS-1, SL-3
 func TestSync_SoftAdmission(t *testing.T) {
 	running := runtime.Pod{Containers: []runtime.Container{{Name: "main", State: runtime.Running}}}
