@@ -69,6 +69,15 @@ func needsMoreResources(from, to corev1.ResourceList) bool {
 // withResourcesOf returns pod with the resources of previous and the condition that its
 // resize is pending.
 func withResourcesOf(pod, previous *corev1.Pod, reason, message string) *corev1.Pod {
+	out := keepResources(pod, previous)
+	out.Status.Conditions = append(out.Status.Conditions, corev1.PodCondition{
+		Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message,
+	})
+	return out
+}
+
+// keepResources returns pod with the resources of previous.
+func keepResources(pod, previous *corev1.Pod) *corev1.Pod {
 	out := pod.DeepCopy()
 	out.Spec.Resources = previous.Spec.Resources.DeepCopy()
 	for _, lists := range [][2][]corev1.Container{{out.Spec.InitContainers, previous.Spec.InitContainers}, {out.Spec.Containers, previous.Spec.Containers}} {
@@ -79,9 +88,6 @@ func withResourcesOf(pod, previous *corev1.Pod, reason, message string) *corev1.
 			}
 		}
 	}
-	out.Status.Conditions = append(out.Status.Conditions, corev1.PodCondition{
-		Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message,
-	})
 	return out
 }
 
@@ -108,20 +114,34 @@ func withoutPending(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// restoreAllocation returns a pod that already runs with the resources that it gets. A
-// resize that a previous process has deferred stays deferred until all pods are known.
+// restoreAllocation returns a pod that a previous process has started with the resources that
+// it gets, also if it does not run any more, after a boot for example. A resize that that
+// process has deferred stays deferred until all pods are known, and one to more resources,
+// made while no process ran, waits until then to be admitted.
 func (p *PodManager) restoreAllocation(pod *corev1.Pod) (allocated, deferred *corev1.Pod) {
 	st, ok := p.cfg.Statuses.Get(pod.UID)
 	if !ok {
 		return pod, nil
 	}
 	c := pendingCondition(&st)
-	if c == nil {
+	if c == nil && (len(st.AllocatedResources) == 0 || !needsMoreResources(st.AllocatedResources, podspec.Requests(pod))) {
 		return pod, nil
 	}
-	previous := pod.DeepCopy()
-	previous.Spec.Resources = st.Resources.DeepCopy()
-	for _, list := range [][]corev1.Container{previous.Spec.InitContainers, previous.Spec.Containers} {
+	previous := withAllocatedResources(pod, &st)
+	if c == nil {
+		return keepResources(pod, previous), pod
+	}
+	return withResourcesOf(pod, previous, c.Reason, c.Message), pod
+}
+
+// withAllocatedResources returns the pod with the resources that its status reports as
+// allocated. Those that it does not report are kept.
+func withAllocatedResources(pod *corev1.Pod, st *corev1.PodStatus) *corev1.Pod {
+	out := pod.DeepCopy()
+	if st.Resources != nil {
+		out.Spec.Resources = st.Resources.DeepCopy()
+	}
+	for _, list := range [][]corev1.Container{out.Spec.InitContainers, out.Spec.Containers} {
 		for i := range list {
 			for _, cs := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses) {
 				if cs.Name == list[i].Name && cs.Resources != nil {
@@ -130,7 +150,7 @@ func (p *PodManager) restoreAllocation(pod *corev1.Pod) (allocated, deferred *co
 			}
 		}
 	}
-	return withResourcesOf(pod, previous, c.Reason, c.Message), pod
+	return out
 }
 
 // reportPendingResize logs and emits that a resize is deferred, once per reason.

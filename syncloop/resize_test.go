@@ -194,6 +194,66 @@ func TestPodManager_RestoresDeferredResize(t *testing.T) {
 	assert.Equal(t, "3", p.has(t, "a"))
 }
 
+// SL-9: a resize that was made while no process ran is admitted like any other, when all
+// pods are known.
+func TestPodManager_AdmitsResizeMadeWhileStopped(t *testing.T) {
+	for name, tt := range map[string]struct{ requested, other, want string }{
+		"it fits":                     {"2", "2", "2"},
+		"it does not fit":             {"3", "2", "1 Deferred: no room for 5"},
+		"it exceeds the node":         {"5", "2", "1 Infeasible: no room for 7"},
+		"less is not checked":         {"500m", "8", "500m"},
+		"a full node changes nothing": {"1", "8", "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPods(t, func(c *PodManagerConfig) {
+				c.Admitters = []Admitter{cores("4")}
+				c.Inspector = running(func(types.UID) bool { return true })
+			})
+			one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+			p.statuses.saved["a"] = corev1.PodStatus{AllocatedResources: one, ContainerStatuses: []corev1.ContainerStatus{
+				{Name: "c", AllocatedResources: one, Resources: &corev1.ResourceRequirements{Requests: one}},
+			}}
+			p.do(podsource.Add, newPod("a", asking(tt.requested)), newPod("b", asking(tt.other)))
+			assert.Equal(t, tt.want, p.has(t, "a"))
+			if tt.want == tt.requested {
+				assert.Empty(t, p.pendingResizes)
+				return
+			}
+			require.Len(t, p.events.events, 1)
+			p.do(podsource.Remove, newPod("b"))
+			if tt.requested == "3" {
+				assert.Equal(t, "3", p.has(t, "a"), "it fits now")
+			}
+		})
+	}
+}
+
+// SL-9: after a boot a pod is admitted with the resources that it had been given, and is not
+// rejected because of a resize.
+func TestPodManager_StartsWithAllocationAfterBoot(t *testing.T) {
+	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+	for name, tt := range map[string]struct {
+		conditions []corev1.PodCondition
+		want       string
+	}{
+		"deferred before": {[]corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Infeasible", Message: "then"}}, "1 Infeasible: then"},
+		"new":             {nil, "1 Infeasible: no room for 5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })
+			p.statuses.saved["a"] = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: tt.conditions, AllocatedResources: one, ContainerStatuses: []corev1.ContainerStatus{
+				{Name: "c", AllocatedResources: one, Resources: &corev1.ResourceRequirements{Requests: one}},
+			}}
+			p.do(podsource.Add, newPod("a", asking("5")))
+			require.False(t, p.get("a").rejected)
+			assert.Equal(t, tt.want, p.has(t, "a"))
+			p.do(podsource.Update, newPod("a", asking("2")))
+			assert.Equal(t, "2", p.has(t, "a"))
+			assert.Empty(t, p.pendingResizes)
+		})
+	}
+}
+
 // SL-9: a terminating pod keeps its resources.
 func TestPodManager_TerminatingPodIsNotResized(t *testing.T) {
 	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })

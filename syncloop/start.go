@@ -46,7 +46,8 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 		}
 		u.Pod = p.adopt(pod)
 	default:
-		if v, preemption := p.decide(pod); preemption != nil {
+		allocated, pendingResize := p.restoreAllocation(pod)
+		if v, preemption := p.decide(allocated); preemption != nil {
 			p.preempt(pod, preemption, now)
 			return
 		} else if !v.Admitted {
@@ -56,6 +57,8 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 		if wasRejected {
 			p.cfg.Statuses.Forget(pod.UID)
 		}
+		p.postponeResize(allocated, pendingResize)
+		u.Pod = allocated
 		p.create(u)
 		return
 	}
@@ -83,11 +86,17 @@ func (p *PodManager) adopt(pod *corev1.Pod) *corev1.Pod {
 		h(pod)
 	}
 	allocated, pendingResize := p.restoreAllocation(pod)
-	if pendingResize != nil {
-		p.pendingResizes[pod.UID] = pendingResize
-		p.set(pod.UID, &desiredPod{pod: allocated})
-	}
+	p.postponeResize(allocated, pendingResize)
 	return allocated
+}
+
+// postponeResize stores a resize that restoreAllocation has found, if there is one.
+func (p *PodManager) postponeResize(allocated, requested *corev1.Pod) {
+	if requested == nil {
+		return
+	}
+	p.pendingResizes[requested.UID] = requested
+	p.set(requested.UID, &desiredPod{pod: allocated})
 }
 
 // forgetShutdown drops the status of a static pod that was terminated because the node shut down: it starts again after the
