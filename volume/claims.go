@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,10 @@ type Claims interface {
 	Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error)
 	PersistentVolume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
 }
+
+// claimProtection is the finalizer of a claim that a pod uses: a deleted claim has it until that
+// pod has ended, so a pod that a previous process has started still has its volume.
+const claimProtection = "kubernetes.io/pvc-protection"
 
 // claimedVolume is a claim and what it is bound to.
 type claimedVolume struct {
@@ -78,7 +83,7 @@ func (m *Manager) findClaimed(ctx context.Context, r *request, name string) (c c
 		return c, fmt.Errorf("PersistentVolumeClaim %s: %w", full, err)
 	}
 	switch {
-	case c.claim.DeletionTimestamp != nil:
+	case c.claim.DeletionTimestamp != nil && !slices.Contains(c.claim.Finalizers, claimProtection):
 		return c, fmt.Errorf("PersistentVolumeClaim %s is being deleted", full)
 	case c.claim.Spec.VolumeName == "" || c.claim.Status.Phase != corev1.ClaimBound:
 		return c, fmt.Errorf("PersistentVolumeClaim %s is not bound to a volume", full)

@@ -228,6 +228,15 @@ func TestMount_KeepsKnownClaims(t *testing.T) {
 	require.ErrorContains(t, err, "no answer")
 }
 
+// The usual deleted claim waits for the pod that uses it, also if the agent is started meanwhile.
+func TestMount_DeletedClaimInUse(t *testing.T) {
+	claims := boundClaim(nfs())
+	claims.claim.DeletionTimestamp, claims.claim.Finalizers = new(metav1.Time), []string{"kubernetes.io/pvc-protection"}
+	volumes, err := driverManager(t, claims, new(fakeDriver)).Mount(t.Context(), claimPod(viaClaim(false)), nil)
+	require.NoError(t, err)
+	assert.Contains(t, volumes, "data")
+}
+
 func TestMount_LocalVolumes(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(dir+"/file", nil, 0o600))
