@@ -63,8 +63,8 @@ func WithNodeName(name string) Option { return add("WithNodeName", place{NodeNam
 // WithNode describes the node.
 func WithNode(n node.Config) Option { return once("WithNode", n) }
 
-// WithNodeLabels has admission match node selectors and node affinity with labels that may change, such as those of a Node
-// object, in place of node.Config.Labels. It must not block and is called for each new pod; the result is read-only.
+// WithNodeLabels matches node selectors and node affinity, also of local volumes, with labels that may change, such as those of a
+// Node object, in place of node.Config.Labels. It must not block and is called for each new pod; the result is read-only.
 func WithNodeLabels(labels func() map[string]string) Option {
 	return add("WithNodeLabels", admission.Config{LabelsFunc: labels})
 }

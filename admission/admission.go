@@ -93,12 +93,7 @@ func New(cfg Config) (*Admitter, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	labels := map[string]string{corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH}
-	if cfg.NodeName != "" {
-		labels[corev1.LabelHostname] = cfg.NodeName
-	}
-	maps.Copy(labels, cfg.Labels)
-	cfg.Labels = labels
+	cfg.Labels = completeLabels(cfg.NodeName, cfg.Labels)
 	cfg.Allocatable = cfg.Allocatable.DeepCopy()
 	cfg.AllowedUnsafeSysctls = slices.Clone(cfg.AllowedUnsafeSysctls)
 	if cfg.Unsupported == nil {
@@ -111,6 +106,25 @@ func New(cfg Config) (*Admitter, error) {
 	a.checks = slices.Concat(first, []check{a.checkResources, a.affinity, a.nodeName, a.ports, a.taints})
 	a.criticalChecks = slices.Concat(first, []check{a.affinity, a.nodeName, a.taints, a.checkResources, a.ports})
 	return a, nil
+}
+
+// NodeLabels returns a function that returns the labels of the node now: LabelsFunc, or one for
+// these labels with the defaults of Labels.
+func (cfg Config) NodeLabels(nodeName string, more map[string]string) func() map[string]string {
+	if cfg.LabelsFunc != nil {
+		return cfg.LabelsFunc
+	}
+	labels := completeLabels(nodeName, more)
+	return func() map[string]string { return labels }
+}
+
+func completeLabels(nodeName string, more map[string]string) map[string]string {
+	labels := map[string]string{corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH}
+	if nodeName != "" {
+		labels[corev1.LabelHostname] = nodeName
+	}
+	maps.Copy(labels, more)
+	return labels
 }
 
 // Admit decides whether the pod may run on the node together with the others. Pods

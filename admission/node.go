@@ -5,9 +5,8 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 
+	"github.com/sublet-dev/agent/internal/nodeselector"
 	"github.com/sublet-dev/agent/podspec"
 )
 
@@ -21,7 +20,7 @@ func (a *Admitter) affinity(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResul
 	}
 	if n := pod.Spec.Affinity; n != nil && n.NodeAffinity != nil {
 		required := n.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-		if required != nil && !slices.ContainsFunc(required.NodeSelectorTerms, a.matches) {
+		if required != nil && !nodeselector.Matches(required, a.cfg.NodeName, a.labels()) {
 			return failed(ReasonNodeAffinity, "node(s) didn't match Pod's node affinity/selector")
 		}
 	}
@@ -29,70 +28,11 @@ func (a *Admitter) affinity(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResul
 }
 
 // labels returns the labels of the node now.
-func (a *Admitter) labels() labels.Set {
+func (a *Admitter) labels() map[string]string {
 	if a.cfg.LabelsFunc == nil {
 		return a.cfg.Labels
 	}
 	return a.cfg.LabelsFunc()
-}
-
-// matches reports whether the node meets all requirements of a term. A term without
-// requirements matches no node.
-func (a *Admitter) matches(term corev1.NodeSelectorTerm) bool {
-	if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
-		return false
-	}
-	for _, r := range term.MatchFields {
-		if !a.matchesField(r) {
-			return false
-		}
-	}
-	for _, r := range term.MatchExpressions {
-		if !matches(a.labels(), r) {
-			return false
-		}
-	}
-	return true
-}
-
-// matchesField reports whether the node meets a requirement of a field: the name, with one value. Unlike
-// the value of a label, a name may have more than 63 characters.
-func (a *Admitter) matchesField(r corev1.NodeSelectorRequirement) bool {
-	if r.Key != "metadata.name" || len(r.Values) != 1 {
-		return false
-	}
-	switch r.Operator {
-	case corev1.NodeSelectorOpIn:
-		return r.Values[0] == a.cfg.NodeName
-	case corev1.NodeSelectorOpNotIn:
-		return r.Values[0] != a.cfg.NodeName
-	default:
-		return false
-	}
-}
-
-// matches reports whether the set meets a requirement. An invalid requirement is
-// never met.
-func matches(set labels.Set, r corev1.NodeSelectorRequirement) bool {
-	var op selection.Operator
-	switch r.Operator {
-	case corev1.NodeSelectorOpIn:
-		op = selection.In
-	case corev1.NodeSelectorOpNotIn:
-		op = selection.NotIn
-	case corev1.NodeSelectorOpExists:
-		op = selection.Exists
-	case corev1.NodeSelectorOpDoesNotExist:
-		op = selection.DoesNotExist
-	case corev1.NodeSelectorOpGt:
-		op = selection.GreaterThan
-	case corev1.NodeSelectorOpLt:
-		op = selection.LessThan
-	default:
-		return false
-	}
-	requirement, err := labels.NewRequirement(r.Key, op, r.Values)
-	return err == nil && requirement.Matches(set)
 }
 
 // taints checks taints with effect NoExecute. They do not apply to static pods, which

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/sublet-dev/agent/internal/nodeselector"
 	"github.com/sublet-dev/agent/podspec"
 )
 
@@ -96,7 +97,21 @@ func (m *Manager) findClaimed(ctx context.Context, r *request, name string) (c c
 	if ref := c.volume.Spec.ClaimRef; ref != nil && (ref.Namespace != r.pod.Namespace || ref.Name != name || ref.UID != c.claim.UID) {
 		return c, fmt.Errorf("PersistentVolume %s is bound to the claim %s/%s, not to %s", c.volume.Name, ref.Namespace, ref.Name, full)
 	}
-	return c, nil
+	return c, m.checkNode(c.volume)
+}
+
+// checkNode checks that a volume with a path on a node is one of this node: on another one
+// the same path may have other data. Volumes of drivers are left to these, which do not have
+// a volume that is not there.
+func (m *Manager) checkNode(v *corev1.PersistentVolume) error {
+	affinity := v.Spec.NodeAffinity
+	if m.cfg.NodeLabels == nil || affinity == nil || affinity.Required == nil || v.Spec.Local == nil && v.Spec.HostPath == nil {
+		return nil
+	}
+	if !nodeselector.Matches(affinity.Required, "", m.cfg.NodeLabels()) {
+		return fmt.Errorf("volume %s is of another node: its nodeAffinity does not match the labels of this one", v.Name)
+	}
+	return nil
 }
 
 // Supported returns a function that leaves out of a list of unsupported fields those that

@@ -159,3 +159,30 @@ func TestMount_LocalVolumeAtAnotherPath(t *testing.T) {
 	require.Equal(t, os.FileMode(0o660), e.mounted(pod))
 	e.unmounted(pod)
 }
+
+// On another node the same path may have other data.
+func TestMount_NodeAffinityOfLocalVolumes(t *testing.T) {
+	dir, nodeLabels := t.TempDir(), map[string]string{corev1.LabelHostname: "edge-1"}
+	for name, source := range map[string]corev1.PersistentVolumeSource{
+		"local": {Local: &corev1.LocalVolumeSource{Path: dir}}, "hostPath": {HostPath: &corev1.HostPathVolumeSource{Path: dir}},
+	} {
+		claims := boundClaim(source)
+		claims.volume.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"edge-1"}}},
+		}}}}
+		m, err := volume.New(volume.Config{Root: t.TempDir(), Claims: claims, NodeLabels: func() map[string]string { return nodeLabels }})
+		require.NoError(t, err)
+		_, err = m.Mount(t.Context(), claimPod(viaClaim(false)), nil)
+		require.NoError(t, err, name)
+		nodeLabels = map[string]string{corev1.LabelHostname: "edge-2"}
+		_, err = m.Mount(t.Context(), claimPod(viaClaim(false)), nil)
+		require.NoError(t, err, "a pod keeps what it has when a label is changed")
+		other := claimPod(viaClaim(false))
+		other.UID = "uid-2"
+		_, err = m.Mount(t.Context(), other, nil)
+		require.ErrorContains(t, err, "volume pv is of another node", name)
+		_, err = driverManager(t, claims).Mount(t.Context(), claimPod(viaClaim(false)), nil)
+		require.NoError(t, err, "labels that are not known")
+		nodeLabels = map[string]string{corev1.LabelHostname: "edge-1"}
+	}
+}

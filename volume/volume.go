@@ -44,6 +44,10 @@ type Config struct {
 	// Claims finds PersistentVolumeClaims and what they are bound to. Default: a pod with
 	// one is an error.
 	Claims Claims
+	// NodeLabels returns the labels of the node: a PersistentVolume with a directory or disk of
+	// another node is an error. It must not block; the result is read-only. Default: the node
+	// affinity of volumes is not checked.
+	NodeLabels func() map[string]string
 	// Drivers mount the kinds of volumes that this package does not. Default: none.
 	Drivers []Driver
 	// Logger logs degraded mounts. Default: discard.
