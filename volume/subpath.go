@@ -128,7 +128,7 @@ func openInside(root, path string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	w := walker{way: []int{top}}
+	w := walker{root: filepath.Clean(root), way: []int{top}}
 	defer w.close()
 	var st unix.Stat_t
 	if err := unix.Fstat(top, &st); err != nil {
@@ -145,6 +145,7 @@ func openInside(root, path string) (int, error) {
 // link for it, so there is no race with a container that creates one. The element ".."
 // returns to the previous descriptor.
 type walker struct {
+	root  string
 	way   []int // descriptors from the root to the current directory
 	links int
 	mode  uint32
@@ -193,12 +194,33 @@ func (w *walker) walk(path string) error {
 		if w.links++; w.links > maxLinks {
 			return fmt.Errorf("at %q: %w", part, unix.ELOOP)
 		}
-		if strings.HasPrefix(to, "/") {
-			return fmt.Errorf("link %q is absolute: %w", part, ErrUnsafe)
+		if strings.HasPrefix(to, "/") { // one that an administrator has made may lead into the volume
+			rel, ok := inside(w.root, to)
+			if !ok {
+				return fmt.Errorf("link %q is absolute: %w", part, ErrUnsafe)
+			}
+			to = rel
+			w.back()
 		}
 		rest = append(strings.Split(to, "/"), rest...)
 	}
 	return nil
+}
+
+// back returns to the root.
+func (w *walker) back() {
+	for _, fd := range w.way[1:] {
+		_ = unix.Close(fd) // opened with O_PATH
+	}
+	w.way = w.way[:1]
+}
+
+// inside returns an absolute path relative to root, and whether it begins with root.
+func inside(root, path string) (rel string, ok bool) {
+	if path == root {
+		return "", true
+	}
+	return strings.CutPrefix(path, strings.TrimSuffix(root, "/")+"/")
 }
 
 // open opens an element of the path, or creates it as a directory.

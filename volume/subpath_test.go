@@ -49,6 +49,10 @@ func TestSubPath(t *testing.T) {
 		"chain":                           {ok, "file"},
 		"to-nothing":                      {ok, "not-yet"},
 		"":                                {ok, ""},
+		"absolute-inside/inner":           {ok, "dir/inner"},
+		"dir/absolute-root/file":          {ok, "file"},
+		"absolute-beside":                 {"absolute", ""},
+		"absolute-up/precious":            {"escapes its directory", ""},
 		"/etc":                            {"relative", ""},
 		"..":                              {"escapes its directory", ""},
 		"dir/../../x":                     {"escapes its directory", ""},
@@ -69,6 +73,7 @@ func TestSubPath(t *testing.T) {
 			for at, to := range map[string]string{
 				"to-file": "file", "to-dir": "dir", "dir/up": "..", "chain": "to-dir/../chain2", "chain2": "to-file",
 				"to-nothing": "not-yet", "escape": rel, "escape-absolute": outside, "dir/escape-up": "../../..", "loop": "loop",
+				"absolute-inside": dir + "/dir", "dir/absolute-root": dir, "absolute-beside": dir + "-x", "absolute-up": dir + "/" + rel,
 			} {
 				require.NoError(t, os.Symlink(to, filepath.Join(dir, at)))
 			}
