@@ -30,7 +30,7 @@ func isolated(t *testing.T) (pid int) {
 		t.Skip("needs root and unshare: ", err)
 	}
 	t.Cleanup(func() {
-		stdin.Close() //nolint:errcheck // it ends the process
+		stdin.Close() // it ends the process
 		_ = cmd.Wait()
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')
