@@ -74,7 +74,7 @@ func (a assignment) isFor(n int, online topology.Set) bool {
 }
 
 // New returns a Manager. It checks cfg, and reads the topology of the node: it is an error if
-// a reserved CPU does not exist, or if no other CPU does.
+// a reserved CPU does not exist. If all are reserved, no container gets CPUs for itself.
 func New(cfg Config) (*Manager, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err

@@ -86,6 +86,12 @@ func TestSettings_WithoutCgroups(t *testing.T) {
 	require.NoError(t, s.Node.Check())
 }
 
+func TestSettings_NoBoundOnProcesses(t *testing.T) {
+	for _, limit := range []string{"-1", "0"} {
+		assert.Zero(t, settings(t, with(t, "-pod-max-pids="+limit)).Node.PodPidsLimit, limit)
+	}
+}
+
 // Each flag changes what its field decides.
 func TestSettings_ByFlag(t *testing.T) {
 	for args, check := range map[string]func(s kubeletconfig.Settings) any{
@@ -213,7 +219,6 @@ func TestValidate_BadValues(t *testing.T) {
 		`"oomScoreAdj":-1001`:                                   "oomScoreAdj: -1001",
 		`"maxPods":-1`:                                          "maxPods: -1",
 		`"podsPerCore":-1`:                                      "podsPerCore: -1",
-		`"podPidsLimit":0`:                                      "podPidsLimit: 0",
 		`"registryPullQPS":-1`:                                  "registryPullQPS: -1",
 		`"registryBurst":-1`:                                    "registryBurst: -1",
 		`"kubeAPIQPS":-1`:                                       "kubeAPIQPS: -1",

@@ -77,7 +77,7 @@ func resourceFields() []Field {
 	return []Field{
 		honoured("maxPods", "max-pods", "110", "pods that run on this node at once"),
 		honoured("podsPerCore", "pods-per-core", "", "pods that run on this node at once, per CPU, up to maxPods; 0: no such bound"),
-		honoured("podPidsLimit", "pod-max-pids", "-1", "processes of each pod; -1: no bound"),
+		honoured("podPidsLimit", "pod-max-pids", "-1", "processes of each pod; -1 or 0: no bound"),
 		honoured("cpuCFSQuota", "cpu-cfs-quota", "true", "enforce CPU limits of containers"),
 		honoured("cpuCFSQuotaPeriod", "cpu-cfs-quota-period", "100ms", "period of CPU limits, 1ms to 1s"),
 		honoured("kubeReserved", "kube-reserved", "", "resources kept for the agent and the runtime"),

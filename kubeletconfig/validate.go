@@ -65,7 +65,6 @@ func (v *validator) numbers() {
 	v.between("oomScoreAdj", int64(*v.OOMScoreAdj), -1000, 1000)
 	v.between("maxPods", int64(v.MaxPods), 1, many)
 	v.between("podsPerCore", int64(v.PodsPerCore), 0, many)
-	v.fail(*v.PodPidsLimit == 0, "podPidsLimit: 0 leaves pods no process; -1 sets no bound")
 	v.between("registryPullQPS", int64(*v.RegistryPullQPS), 0, many)
 	v.between("registryBurst", int64(v.RegistryBurst), 0, many)
 	v.between("kubeAPIQPS", int64(*v.KubeAPIQPS), 0, many)
