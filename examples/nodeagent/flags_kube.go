@@ -131,7 +131,9 @@ func (c *cluster) requestServingCertificate(f *flags) error {
 // do, as far as the configuration leaves it to the cluster. A question that the API server does not answer is denied.
 func (c *cluster) secure(cfg *server.Config, k *v1beta1.KubeletConfiguration) error {
 	if *k.Authentication.Webhook.Enabled {
-		tokens, err := kubeauth.NewTokens(kubeauth.TokensConfig{Reviews: c.client.AuthenticationV1().TokenReviews(), TTL: k.Authentication.Webhook.CacheTTL.Duration})
+		tokens, err := kubeauth.NewTokens(kubeauth.TokensConfig{
+			Reviews: c.client.AuthenticationV1().TokenReviews(), TTL: k.Authentication.Webhook.CacheTTL.Duration, Logger: cfg.Logger,
+		})
 		if err != nil {
 			return err
 		}
@@ -140,6 +142,7 @@ func (c *cluster) secure(cfg *server.Config, k *v1beta1.KubeletConfiguration) er
 	if k.Authorization.Mode == v1beta1.KubeletAuthorizationModeWebhook {
 		access, err := kubeauth.NewAccess(kubeauth.AccessConfig{
 			Reviews: c.client.AuthorizationV1().SubjectAccessReviews(), AllowedTTL: k.Authorization.Webhook.CacheAuthorizedTTL.Duration, DeniedTTL: k.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
+			Logger: cfg.Logger,
 		})
 		if err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -28,6 +29,7 @@ type AccessConfig struct {
 	DeniedTTL  time.Duration  // for which a denial is used; default: 30 s
 	Timeout    time.Duration  // of a review; default: 10 s
 	MaxEntries int            // rights to remember, and as many denials; default: 1024
+	Logger     *slog.Logger   // has panics of Reviews; default: discard
 }
 
 // Access decides by SubjectAccessReviews. It implements server.Authorizer.
@@ -44,7 +46,7 @@ func NewAccess(cfg AccessConfig) (*Access, error) {
 	if min(cfg.AllowedTTL, cfg.DeniedTTL, cfg.Timeout) < 0 || cfg.MaxEntries < 0 {
 		return nil, errors.New("kubeauth: AccessConfig.AllowedTTL, DeniedTTL, Timeout, MaxEntries: must not be negative")
 	}
-	return &Access{reviews: cfg.Reviews, answers: newAnswers[bool](cmp.Or(cfg.Timeout, defaultTimeout),
+	return &Access{reviews: cfg.Reviews, answers: newAnswers[bool](cfg.Logger, cmp.Or(cfg.Timeout, defaultTimeout),
 		cmp.Or(cfg.DeniedTTL, defaultDeniedTTL), cmp.Or(cfg.AllowedTTL, defaultAllowedTTL), cmp.Or(cfg.MaxEntries, defaultMaxEntries))}, nil
 }
 

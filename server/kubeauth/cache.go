@@ -4,10 +4,13 @@ import (
 	"container/list"
 	"context"
 	"crypto/sha256"
+	"log/slog"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
+
+	"github.com/sublet-dev/agent/internal/safe"
 )
 
 // Defaults and bounds. The times are the kubelet's.
@@ -25,15 +28,19 @@ type key [sha256.Size]byte
 
 // answers asks the API server and remembers what it answered.
 type answers[V any] struct {
+	log     *slog.Logger
 	timeout time.Duration
 	caches  [2]*cache[V] // of negative and of positive answers
 	flight  singleflight.Group
 	slots   chan struct{} // of requests
 }
 
-func newAnswers[V any](timeout, deniedTTL, allowedTTL time.Duration, maxEntries int) *answers[V] {
+func newAnswers[V any](log *slog.Logger, timeout, deniedTTL, allowedTTL time.Duration, maxEntries int) *answers[V] {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
 	return &answers[V]{
-		timeout: timeout, slots: make(chan struct{}, maxRequests),
+		log: log, timeout: timeout, slots: make(chan struct{}, maxRequests),
 		caches: [2]*cache[V]{newCache[V](deniedTTL, maxEntries), newCache[V](allowedTTL, maxEntries)},
 	}
 }
@@ -55,8 +62,13 @@ func (a *answers[V]) get(ctx context.Context, k key, ask func(context.Context) (
 			return nil, ctx.Err()
 		}
 		defer func() { <-a.slots }()
-		v, positive, err := ask(ctx)
-		if err != nil {
+		var v V
+		var positive bool
+		// This is a goroutine of its own, so that a panic would end the program.
+		if err := safe.Call(a.log, "review by the API server", func() (err error) {
+			v, positive, err = ask(ctx)
+			return err
+		}); err != nil {
 			return nil, err
 		}
 		c := a.caches[0]

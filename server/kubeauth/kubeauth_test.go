@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/server"
 	"github.com/sublet-dev/agent/server/kubeauth"
 )
@@ -44,9 +46,13 @@ type apiServer struct {
 	most    atomic.Int32
 	status  authenticationv1.TokenReviewStatus
 	denied  bool // Status.Denied
+	panics  bool
 }
 
 func (a *apiServer) answer(ctx context.Context, review string) error {
+	if a.panics {
+		panic("of a reviewer")
+	}
 	a.mu.Lock()
 	a.reviews = append(a.reviews, review)
 	err := a.err
@@ -379,6 +385,21 @@ func TestAccess_ErrorDenies(t *testing.T) {
 	allowed, err := acc.Authorize(t.Context(), &authenticationv1.UserInfo{Username: "u"}, right("metrics"))
 	require.EqualError(t, err, "review access: connection refused")
 	assert.False(t, allowed)
+}
+
+// A Reviewer that panics denies, and ends neither the program nor later reviews.
+func TestAccess_PanicDenies(t *testing.T) {
+	a := &apiServer{panics: true}
+	var log logtest.Buffer
+	acc := access(t, kubeauth.AccessConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}, a)
+	allowed, err := acc.Authorize(t.Context(), &authenticationv1.UserInfo{Username: "u"}, right("metrics"))
+	require.ErrorContains(t, err, "review access: review by the API server: panic: of a reviewer")
+	assert.False(t, allowed)
+	assert.Contains(t, log.String(), "panic recovered")
+	a.panics = false
+	allowed, err = acc.Authorize(t.Context(), &authenticationv1.UserInfo{Username: "u"}, right("metrics"))
+	require.NoError(t, err)
+	assert.True(t, allowed)
 }
 
 func TestNew_RejectsInvalidConfigs(t *testing.T) {

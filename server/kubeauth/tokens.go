@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ type TokensConfig struct {
 	TTL        time.Duration // for which a user is used; default: 2 min. An invalid token is reviewed again after 10 s
 	Timeout    time.Duration // of a review; default: 10 s
 	MaxEntries int           // valid tokens to remember, and as many invalid ones; default: 1024
+	Logger     *slog.Logger  // has panics of Reviews; default: discard
 }
 
 // Tokens authenticates requests with a bearer token. It implements server.Authenticator.
@@ -47,7 +49,7 @@ func NewTokens(cfg TokensConfig) (*Tokens, error) {
 		return nil, errors.New("kubeauth: TokensConfig.TTL, Timeout, MaxEntries: must not be negative")
 	}
 	ttl, timeout, entries := cmp.Or(cfg.TTL, defaultTokenTTL), cmp.Or(cfg.Timeout, defaultTimeout), cmp.Or(cfg.MaxEntries, defaultMaxEntries)
-	return &Tokens{cfg: cfg, answers: newAnswers[*authenticationv1.UserInfo](timeout, min(ttl, invalidTokenTTL), ttl, entries)}, nil
+	return &Tokens{cfg: cfg, answers: newAnswers[*authenticationv1.UserInfo](cfg.Logger, timeout, min(ttl, invalidTokenTTL), ttl, entries)}, nil
 }
 
 // Authenticate returns the user of the request's token, nil if it has none, or an error
