@@ -174,7 +174,7 @@ func New(cfg Config) (*Manager, error) {
 // are no longer among them. A plugin that is replaced is not called any more.
 //
 // The resource is stored, so that pods wait for the plugin after a restart. If that fails, it
-// is logged, and tried again with the next change.
+// is logged, and tried again with the next change. An error is one of the arguments.
 func (m *Manager) Update(resource corev1.ResourceName, plugin Plugin, list []Device) error {
 	if plugin == nil {
 		return errors.New("devices: Update: plugin required")
@@ -196,18 +196,20 @@ func (m *Manager) Update(resource corev1.ResourceName, plugin Plugin, list []Dev
 		d.NUMANodes = slices.Clone(d.NUMANodes)
 		byID[d.ID] = d
 	}
-	if err := m.load(); err != nil {
-		return err
-	}
+	err := m.load()
+	loaded := err == nil
 	_, isPreStarter := plugin.(PreStarter)
 	m.change(resource, func(r *resourceState) {
 		r.plugin, r.canSkipPreStart, r.disconnectedAt, r.devices = plugin, !isPreStarter, time.Time{}, byID
-		if !r.stored {
+		if loaded && !r.stored {
 			r.stored = true
 			m.file.Changed()
 		}
 	})
-	if err := m.save(); err != nil {
+	if loaded { // what was not read is not overwritten
+		err = m.save()
+	}
+	if err != nil {
 		m.cfg.Logger.Warn("resource not stored", resourceAttr(resource), logattr.Err(err))
 	}
 	return nil

@@ -46,6 +46,26 @@ func TestManager_ReportsWithoutReadableState(t *testing.T) {
 	require.Len(t, m.Allocations(p.UID), 1)
 }
 
+// A plugin that registers while the file cannot be read stays: it would not register a second time. Nothing is allocated until then, and
+// what was is not overwritten.
+func TestManager_KeepsPluginWithoutReadableState(t *testing.T) {
+	file := stateFile(t)
+	m := newManager(t, file)
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("a", "b")))
+	inject(t, m, pod("p", container("app", 1)))
+	require.NoError(t, os.Rename(file, file+".away"))
+	require.NoError(t, os.Mkdir(file, 0o700)) // not a file
+	m = newManager(t, file)
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("a", "b")))
+	q := pod("q", container("app", 1))
+	_, err := m.Inject(t.Context(), q, &q.Spec.Containers[0], false)
+	require.ErrorContains(t, err, "nothing is allocated until")
+	require.NoError(t, os.Remove(file))
+	require.NoError(t, os.Rename(file+".away", file))
+	inject(t, m, q)
+	require.Equal(t, "b", m.Allocations(q.UID)[0].Devices[0].ID, "the other one is that of the first pod")
+}
+
 // Pods are synced when the status of their devices changes, also that of a device that was unhealthy
 // before its plugin went and is so when it is back.
 func TestManager_NotifiesOfUnhealthyDevicesWithoutPlugin(t *testing.T) {
