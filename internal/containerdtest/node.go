@@ -52,8 +52,8 @@ func Each(t *testing.T, f func(t *testing.T, n *Node)) {
 	runOn(t, found, f)
 }
 
-// Stress is Each for tests that take long and test the agent more than the runtime: f runs
-// on the newest containerd only, unless SUBLET_STRESS is "all".
+// Stress is Each for tests that take long and depend little on the version: f runs on the newest
+// containerd only, unless SUBLET_STRESS is "all".
 func Stress(t *testing.T, f func(t *testing.T, n *Node)) {
 	t.Helper()
 	found, err := find()

@@ -21,7 +21,7 @@ func TestRuntime_Containerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a minute a runtime")
 	}
-	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+	containerdtest.Stress(t, func(t *testing.T, n *containerdtest.Node) {
 		const username, password = "reader", "correct horse"
 		private := n.PushBusybox(t, "private", "1", containerdtest.File{Name: "private", Data: []byte("3"), Mode: 0o644})
 		n.Registry.Protect("private", username, password)
