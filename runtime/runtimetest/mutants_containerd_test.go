@@ -33,10 +33,13 @@ func TestRuntime_FindsDefectsOfConfinement(t *testing.T) {
 		require.NoError(t, s.getImages(t.Context()))
 		return s
 	}
+	slots := make(chan struct{}, 4) // containers take processor time; more at once would come near the limit of a case
 	t.Run("mutants", func(t *testing.T) {
 		for _, m := range mutantsOfConfinement() {
 			t.Run(m.defect, func(t *testing.T) {
 				t.Parallel()
+				slots <- struct{}{}
+				defer func() { <-slots }()
 				s := suiteOf(t, m)
 				tc, ok := find(m.caseName)
 				require.True(t, ok, "case not found")
