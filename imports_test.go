@@ -68,7 +68,7 @@ var allowedImports = map[string][]string{
 	"logrotate":                  {"internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
 	"server":                     {"internal/unixsocket", "runtime"},
 	"server/kubeapi":             {"internal/atomicfile", "internal/safe", "podops", "podsource", "podspec", "podwatch", "runtime", "server", "stats"},
-	"server/kubeauth":            {},
+	"server/kubeauth":            {"internal/safe"},
 	"server/ui":                  {"timeline"},
 	"e2e":                        {},
 	"test/bench":                 {},
