@@ -166,7 +166,8 @@ func (s *pausingServer) serve(conn net.Conn) {
 	defer conn.Close()
 	answer(conn, upgraded)
 	var opened atomic.Int32
-	streams, err := spdy.NewServerConnection(pausingConn{conn, s}, func(_ httpstream.Stream, replySent <-chan struct{}) error {
+	streams, err := spdy.NewServerConnection(pausingConn{conn, s}, func(stream httpstream.Stream, replySent <-chan struct{}) error {
+		go func() { _, _ = io.Copy(io.Discard, stream) }() // what came before the pause must not keep the end from being read
 		go func() {
 			if <-replySent; opened.Add(1) == s.streams {
 				close(s.paused)

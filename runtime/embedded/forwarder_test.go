@@ -83,6 +83,7 @@ func TestForwarder_ReplacesAnIdleConnection(t *testing.T) {
 				require.Len(t, p.dialed, maxForwarded)
 				time.Sleep(10 * time.Second)
 				tc.use(t, clients[0], <-p.dialed)
+				synctest.Wait() // until its use is recorded
 
 				p.open()
 				since := start.Add(time.Duration(tc.closed-maxForwarded) * time.Millisecond)
