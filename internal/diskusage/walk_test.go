@@ -302,7 +302,7 @@ func heap() int64 {
 // A flat directory of very many files takes little memory.
 func TestWalk_FlatDirectory(t *testing.T) {
 	if testing.Short() {
-		t.Skip("makes 10,000 files")
+		t.Skip("slow: makes 10,000 files")
 	}
 	dir := t.TempDir()
 	for i := range 10_000 {

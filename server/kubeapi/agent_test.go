@@ -183,9 +183,6 @@ func (n *realNode) exec(t *testing.T, webSocket bool, pod string, stdin io.Reade
 }
 
 func TestAgent_ClientGo(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts processes")
-	}
 	n := runNode(t)
 	pods := n.client.CoreV1().Pods("default")
 	static := "web-" + nodeName
