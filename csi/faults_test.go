@@ -58,6 +58,7 @@ func TestMount_HungDrivers(t *testing.T) {
 				if ok && r.GetVolumeId() == "hung" && m == method {
 					once.Do(func() { close(hung) })
 					<-ctx.Done()
+					return ctx.Err() // and does nothing, at a time when others may have begun
 				}
 				return nil
 			})
