@@ -20,8 +20,8 @@ type containers struct {
 	cpuQuota, cpuPeriod, cpuShares, memoryLimit, memorySwap                      family
 	machineCPU, machineMemory, failed                                            family
 
-	network  []interfaceFamily
-	pressure []pressureFamily
+	network                                 []interfaceFamily
+	cpuPressure, memoryPressure, ioPressure pressureFamily
 }
 
 func newContainers(u Usage) *containers {
@@ -50,7 +50,9 @@ func newContainers(u Usage) *containers {
 		machineMemory:  gaugeFamily("machine_memory_bytes", "Memory of the node."),
 		failed:         gaugeFamily("container_scrape_error", "1 if the usage could not be measured."),
 		network:        interfaceFamilies(counter),
-		pressure:       pressureFamilies(counter),
+		cpuPressure:    pressureFamilyOf(counter, "cpu", "CPU time"),
+		memoryPressure: pressureFamilyOf(counter, "memory", "memory"),
+		ioPressure:     pressureFamilyOf(counter, "io", "disks"),
 	}
 }
 
@@ -61,8 +63,8 @@ func (c *containers) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range c.network {
 		ch <- f.desc
 	}
-	for _, f := range c.pressure {
-		ch <- f.desc
+	for _, f := range []pressureFamily{c.cpuPressure, c.memoryPressure, c.ioPressure} {
+		describe(ch, f.waiting, f.stalled)
 	}
 }
 

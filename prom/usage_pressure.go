@@ -45,48 +45,23 @@ func (c *containers) interfaces(ch chan<- prometheus.Metric, s *stats.NetworkSta
 	}
 }
 
-// pressureFamily is a total of pressure stall information.
-type pressureFamily struct {
-	family
-	of func(pressures) (metav1.Time, *stats.PSIStats)
-	// full is the time in which all tasks waited, otherwise it is that in which some did.
-	full bool
-}
+// pressureFamily is the totals of pressure stall information of a resource.
+type pressureFamily struct{ waiting, stalled family }
 
-// pressures are those of a pod or container.
-type pressures struct {
-	cpu    *stats.CPUStats
-	memory *stats.MemoryStats
-	io     *stats.IOStats
-}
-
-// pressureFamilies returns cAdvisor's counters of the time that tasks waited.
-func pressureFamilies(counter func(name, help string, more ...string) family) []pressureFamily {
-	var all []pressureFamily
-	add := func(name, resource string, of func(pressures) (metav1.Time, *stats.PSIStats)) {
-		all = append(all,
-			pressureFamily{counter("container_pressure_"+name+"_waiting_seconds_total", "Time in which some tasks waited for "+resource+"."), of, false},
-			pressureFamily{counter("container_pressure_"+name+"_stalled_seconds_total", "Time in which all tasks waited for "+resource+"."), of, true})
+// pressureFamilyOf returns cAdvisor's counters of the time that tasks waited for a resource.
+func pressureFamilyOf(counter func(name, help string, more ...string) family, name, resource string) pressureFamily {
+	return pressureFamily{
+		waiting: counter("container_pressure_"+name+"_waiting_seconds_total", "Time in which some tasks waited for "+resource+"."),
+		stalled: counter("container_pressure_"+name+"_stalled_seconds_total", "Time in which all tasks waited for "+resource+"."),
 	}
-	add("cpu", "CPU time", func(p pressures) (metav1.Time, *stats.PSIStats) {
-		if p.cpu == nil {
-			return metav1.Time{}, nil
-		}
-		return p.cpu.Time, p.cpu.PSI
-	})
-	add("memory", "memory", func(p pressures) (metav1.Time, *stats.PSIStats) {
-		if p.memory == nil {
-			return metav1.Time{}, nil
-		}
-		return p.memory.Time, p.memory.PSI
-	})
-	add("io", "disks", func(p pressures) (metav1.Time, *stats.PSIStats) {
-		if p.io == nil {
-			return metav1.Time{}, nil
-		}
-		return p.io.Time, p.io.PSI
-	})
-	return all
+}
+
+func (f pressureFamily) known(ch chan<- prometheus.Metric, at metav1.Time, psi *stats.PSIStats, labels []string) {
+	if psi == nil {
+		return
+	}
+	f.waiting.microseconds(ch, at.Time, psi.Some.Total, labels...)
+	f.stalled.microseconds(ch, at.Time, psi.Full.Total, labels...)
 }
 
 // swapAndPressure sends the swap space that a pod or container uses, and how long its tasks
@@ -95,15 +70,14 @@ func (c *containers) swapAndPressure(
 	ch chan<- prometheus.Metric, swap *stats.SwapStats, cpu *stats.CPUStats, memory *stats.MemoryStats, io *stats.IOStats, labels []string,
 ) {
 	swapUsage(ch, c.memorySwap, swap, labels...)
-	for _, f := range c.pressure {
-		at, psi := f.of(pressures{cpu, memory, io})
-		switch {
-		case psi == nil:
-		case f.full:
-			f.microseconds(ch, at.Time, psi.Full.Total, labels...)
-		default:
-			f.microseconds(ch, at.Time, psi.Some.Total, labels...)
-		}
+	if cpu != nil {
+		c.cpuPressure.known(ch, cpu.Time, cpu.PSI, labels)
+	}
+	if memory != nil {
+		c.memoryPressure.known(ch, memory.Time, memory.PSI, labels)
+	}
+	if io != nil {
+		c.ioPressure.known(ch, io.Time, io.PSI, labels)
 	}
 }
 
