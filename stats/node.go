@@ -3,6 +3,7 @@ package stats
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"path"
 	"strconv"
 	"strings"
@@ -43,18 +44,26 @@ func machineMemory(proc *reader, now time.Time) (runtime.MemoryUsage, error) {
 func (p *Provider) nodeMemory(g *groups, now time.Time) (runtime.MemoryUsage, error) {
 	machine, err := machineMemory(p.proc, now)
 	group, capacity := "", machine.Capacity
-	for at := p.cfg.NodeCgroup; at != ""; at = path.Dir(at) {
+	for at := range p.nodeGroups() {
 		if limit := g.memoryLimit(at); limit > 0 && (capacity == 0 || limit < capacity) {
 			group, capacity = at, limit
-		}
-		if at == "/" {
-			break
 		}
 	}
 	if group == "" {
 		return machine, err
 	}
 	return g.boundOf(group, now)
+}
+
+// nodeGroups returns the node's cgroup and those above it, up to the root; none without a NodeCgroup.
+func (p *Provider) nodeGroups() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for at := p.cfg.NodeCgroup; at != ""; at = path.Dir(at) {
+			if !yield(at) || at == "/" {
+				return
+			}
+		}
+	}
 }
 
 // BootTime returns when the machine was booted, or the zero time if that is unknown.

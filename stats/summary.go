@@ -23,8 +23,8 @@ const (
 
 // Summary measures the node and its pods, with swap, network and pressure, which
 // [Provider.Usage] leaves out. It blocks for a few seconds at most. The disk usage of logs and
-// volumes is about a minute old at most, and left out until a long count has ended. Run must have been called. Start times of pods and containers come from the
-// statuses in pods.
+// volumes is about a minute old at most, and left out until a long count has ended. Run must
+// have been called. Start times of pods and containers come from the statuses in pods.
 func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.Pod) (Summary, error) {
 	counting, cancel := context.WithTimeout(ctx, summaryWait)
 	p.RefreshDiskUsage(counting, time.Now().Add(-summaryAge))

@@ -2,7 +2,6 @@ package stats
 
 import (
 	"errors"
-	"path"
 	"time"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -35,12 +34,12 @@ func machineSwap(proc *reader, now time.Time) (runtime.SwapUsage, error) {
 func (p *Provider) nodeSwap(now time.Time) (runtime.SwapUsage, error) {
 	lowest, err := machineSwap(p.proc, now)
 	g := p.groups()
-	for at := p.cfg.NodeCgroup; at != "" && g.v2; at = path.Dir(at) {
+	if !g.v2 {
+		return lowest, err
+	}
+	for at := range p.nodeGroups() {
 		if s, groupErr := g.swapOf(at, g.reader, now); groupErr == nil && s.HasLimit && (!lowest.HasLimit || s.Limit < lowest.Limit) {
 			lowest, err = s, nil
-		}
-		if at == "/" {
-			break
 		}
 	}
 	return lowest, err
