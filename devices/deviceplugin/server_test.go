@@ -112,6 +112,14 @@ func (p *fakePlugin) serve(t *testing.T, dir, socket string) (stop func()) {
 	return stop
 }
 
+// provide is serve of a plugin that registers for gpu.
+func (p *fakePlugin) provide(t *testing.T, dir, socket string) (stop func()) {
+	t.Helper()
+	stop = p.serve(t, dir, socket)
+	require.NoError(t, register(t, dir, request(socket)))
+	return stop
+}
+
 func newPlugin(ids ...string) *fakePlugin {
 	p := &fakePlugin{options: &api.DevicePluginOptions{}, lists: make(chan []*api.Device, 10)}
 	p.list(api.Healthy, ids...)
@@ -207,8 +215,7 @@ func TestServer_FollowsAPlugin(t *testing.T) {
 	dir, m := socketDir(t), newManager(t)
 	start(t, dir, m)
 	p := newPlugin("a", "b")
-	stop := p.serve(t, dir, "gpu.sock")
-	require.NoError(t, register(t, dir, request("gpu.sock")))
+	stop := p.provide(t, dir, "gpu.sock")
 	becomes(t, m, 2)
 	require.Equal(t, []devices.Device{{ID: "a", Healthy: true, NUMANodes: []int64{1}}, {ID: "b", Healthy: true, NUMANodes: []int64{1}}}, m.Devices()[gpu])
 
@@ -255,11 +262,9 @@ func TestServer_ReplacesAPlugin(t *testing.T) {
 	dir, m := socketDir(t), newManager(t)
 	start(t, dir, m)
 	old := newPlugin("a")
-	old.serve(t, dir, "old.sock")
-	require.NoError(t, register(t, dir, request("old.sock")))
+	old.provide(t, dir, "old.sock")
 	becomes(t, m, 1)
-	newPlugin("a", "b").serve(t, dir, "new.sock")
-	require.NoError(t, register(t, dir, request("new.sock")))
+	newPlugin("a", "b").provide(t, dir, "new.sock")
 	becomes(t, m, 2)
 	old.list(api.Healthy, "a", "b", "c")
 	require.Never(t, func() bool { q := m.Allocatable()[gpu]; return q.Value() != 2 }, 50*time.Millisecond, time.Millisecond)
@@ -270,13 +275,11 @@ func TestServer_KeepsDevicesUntilTheSuccessorListsItsOwn(t *testing.T) {
 	dir, m := socketDir(t), newManager(t)
 	start(t, dir, m)
 	old := newPlugin("a")
-	old.serve(t, dir, "old.sock")
-	require.NoError(t, register(t, dir, request("old.sock")))
+	old.provide(t, dir, "old.sock")
 	becomes(t, m, 1)
 	for _, endpoint := range []string{"broken.sock", "slow.sock"} {
 		p := &fakePlugin{options: &api.DevicePluginOptions{}, lists: make(chan []*api.Device, 1)}
-		stop := p.serve(t, dir, endpoint)
-		require.NoError(t, register(t, dir, request(endpoint)))
+		stop := p.provide(t, dir, endpoint)
 		require.Never(t, func() bool { q := m.Allocatable()[gpu]; return q.Value() != 1 }, 50*time.Millisecond, time.Millisecond)
 		if endpoint == "broken.sock" {
 			stop()
@@ -295,8 +298,7 @@ func TestServer_KeepsDevicesUntilTheSuccessorListsItsOwn(t *testing.T) {
 	liar := newPlugin()
 	liar.lists = make(chan []*api.Device, 1)
 	liar.list(api.Healthy, "a", "a")
-	liar.serve(t, dir, "liar.sock")
-	require.NoError(t, register(t, dir, request("liar.sock")))
+	liar.provide(t, dir, "liar.sock")
 	becomes(t, m, 0)
 }
 
@@ -335,8 +337,7 @@ func TestAllocate_RejectsInvalidAnswers(t *testing.T) {
 	dir, m := socketDir(t), newManager(t)
 	start(t, dir, m)
 	p := newPlugin("a")
-	p.serve(t, dir, "gpu.sock")
-	require.NoError(t, register(t, dir, request("gpu.sock")))
+	p.provide(t, dir, "gpu.sock")
 	becomes(t, m, 1)
 	for _, tc := range []struct {
 		name   string
@@ -367,13 +368,11 @@ func TestServer_DisconnectsALyingPlugin(t *testing.T) {
 	dir, m := socketDir(t), newManager(t)
 	start(t, dir, m)
 	p := newPlugin("a")
-	p.serve(t, dir, "gpu.sock")
-	require.NoError(t, register(t, dir, request("gpu.sock")))
+	p.provide(t, dir, "gpu.sock")
 	becomes(t, m, 1)
 	p.list(api.Healthy, "a", "a")
 	becomes(t, m, 0)
-	newPlugin("a").serve(t, dir, "mended.sock")
-	require.NoError(t, register(t, dir, request("mended.sock")))
+	newPlugin("a").provide(t, dir, "mended.sock")
 	becomes(t, m, 1)
 }
 
