@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/admission"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/volume"
 )
@@ -44,6 +45,7 @@ spec:
 	}{
 		"this node":                   {"edge-1", disk("ssd"), ""},
 		"another name":                {"edge-2", disk("ssd"), "is of another node"},
+		"the labels of admission":     {"edge-1", agent.WithConfig(admission.Config{Labels: map[string]string{"disk": "ssd"}}), ""},
 		"another label":               {"edge-1", disk("hdd"), "is of another node"},
 		"the labels of a Node object": {"edge-3", changing, ""},
 	} {

@@ -109,22 +109,26 @@ func New(cfg Config) (*Admitter, error) {
 }
 
 // NodeLabels returns a function that returns the labels of the node now: LabelsFunc, or one for
-// these labels with the defaults of Labels.
-func (cfg Config) NodeLabels(nodeName string, more map[string]string) func() map[string]string {
+// Labels with their defaults. nodeName and labels are for a Config that has no Labels.
+func (cfg Config) NodeLabels(nodeName string, labels map[string]string) func() map[string]string {
 	if cfg.LabelsFunc != nil {
 		return cfg.LabelsFunc
 	}
-	labels := completeLabels(nodeName, more)
-	return func() map[string]string { return labels }
+	if cfg.Labels != nil {
+		labels = cfg.Labels
+	}
+	complete := completeLabels(nodeName, labels)
+	return func() map[string]string { return complete }
 }
 
-func completeLabels(nodeName string, more map[string]string) map[string]string {
-	labels := map[string]string{corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH}
+// completeLabels returns labels with the defaults of those that are not in it.
+func completeLabels(nodeName string, labels map[string]string) map[string]string {
+	complete := map[string]string{corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH}
 	if nodeName != "" {
-		labels[corev1.LabelHostname] = nodeName
+		complete[corev1.LabelHostname] = nodeName
 	}
-	maps.Copy(labels, more)
-	return labels
+	maps.Copy(complete, labels)
+	return complete
 }
 
 // Admit decides whether the pod may run on the node together with the others. Pods
