@@ -294,6 +294,7 @@ func TestManager_OnTheKernel(t *testing.T) {
 	assert.Equal(t, "-1", read(t, root, "cpu", group, "cpu.cfs_quota_us"))
 	assert.Equal(t, "50", read(t, root, "pids", group, "pids.max"))
 	assert.Equal(t, "256", read(t, root, "cpu", parent, "kubepods/burstable/cpu.shares"))
+	assert.Equal(t, read(t, root, "cpuset/cpuset.cpus"), read(t, root, "cpuset", group, "cpuset.cpus"))
 
 	// A limit on processes is removed with the configuration that has set it.
 	unlimited, err := cgroup.New(cgroup.Config{Root: root, Parent: parent})

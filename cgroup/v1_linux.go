@@ -32,7 +32,7 @@ func openV1(root, parent string) (tree, []string, error) {
 	}{
 		{"cpu", cgroup1.NewCpu(root), "cpu weights and limits of pods"},
 		{"cpuacct", cgroup1.NewCpuacct(root), ""},
-		{"cpuset", cgroup1.NewCpuset(root), ""},
+		{"cpuset", &cpuset{filepath.Join(root, "cpuset")}, ""},
 		{"memory", cgroup1.NewMemory(root), "memory limits of pods"},
 		{"pids", cgroup1.NewPids(root), "limits on processes of pods"},
 		{"freezer", cgroup1.NewFreezer(root), ""},
@@ -119,9 +119,13 @@ func (t *v1) set(group string, l limits) error {
 	if memory == 0 {
 		memory = -1
 	}
-	res := &specs.LinuxResources{
-		CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
-		Memory: &specs.LinuxMemory{Limit: &memory},
+	created := !t.has(group) // it has no limits yet, so that there are none to reset
+	res := &specs.LinuxResources{CPU: &specs.LinuxCPU{}}
+	if l.quota > 0 || !created {
+		res.CPU.Quota, res.CPU.Period = &quota, &period
+	}
+	if l.memory > 0 || !created {
+		res.Memory = &specs.LinuxMemory{Limit: &memory}
 	}
 	if l.shares > 0 {
 		res.CPU.Shares = &l.shares
@@ -135,10 +139,17 @@ func (t *v1) set(group string, l limits) error {
 	_, err := cgroup1.New(cgroup1.StaticPath(group), res, cgroup1.WithHierarchy(func() ([]cgroup1.Subsystem, error) {
 		return t.subsystems, nil
 	}))
-	if err != nil || l.pids > 0 || t.pids == "" {
+	if err != nil || l.pids > 0 || t.pids == "" || created {
 		return err
 	}
 	return os.WriteFile(filepath.Join(t.pids, group, "pids.max"), []byte("max"), 0) // resets an earlier limit
+}
+
+// has reports whether a hierarchy has the cgroup.
+func (t *v1) has(group string) bool {
+	return slices.ContainsFunc(t.subsystems, func(s cgroup1.Subsystem) bool {
+		return isDir(filepath.Join(t.root, string(s.Name()), group))
+	})
 }
 
 // dirs returns the directories in all hierarchies. Runtimes also create the directory of

@@ -132,11 +132,15 @@ func perPeriod(quota, period string) (int64, error) {
 func (t *v2) pageSizes() []string { return t.huge }
 
 func (t *v2) set(group string, l limits) error {
+	created := !exists(t, group) // it has no limits yet, so that there are none to reset
 	res := &cgroup2.Resources{}
 	if t.has["cpu"] {
-		res.CPU = &cgroup2.CPU{Max: cgroup2.NewCPUMax(nil, nil)}
-		if l.quota > 0 {
+		res.CPU = &cgroup2.CPU{}
+		switch {
+		case l.quota > 0:
 			res.CPU.Max = cgroup2.NewCPUMax(&l.quota, nil)
+		case !created:
+			res.CPU.Max = cgroup2.NewCPUMax(nil, nil)
 		}
 		if l.shares > 0 {
 			weight := weightOf(l.shares)
@@ -144,7 +148,10 @@ func (t *v2) set(group string, l limits) error {
 		}
 	}
 	if t.has["memory"] {
-		res.Memory = &cgroup2.Memory{Min: &l.qos.minimum, Low: &l.qos.low}
+		res.Memory = &cgroup2.Memory{}
+		if !created || l.qos.minimum > 0 || l.qos.low > 0 {
+			res.Memory.Min, res.Memory.Low = &l.qos.minimum, &l.qos.low
+		}
 		if l.memory > 0 {
 			res.Memory.Max = &l.memory
 		}
@@ -167,6 +174,9 @@ func (t *v2) set(group string, l limits) error {
 	}
 	if _, err := cgroup2.NewManager(t.root, group, res); err != nil {
 		return explained(err)
+	}
+	if created {
+		return nil
 	}
 	var errs []error
 	if t.has["memory"] && l.memory == 0 {
@@ -192,14 +202,20 @@ func explained(err error) error {
 
 // unbound removes an earlier memory limit, which an unset limit leaves unchanged.
 func (t *v2) unbound(group, file string) error {
-	f, err := os.OpenFile(filepath.Join(t.root, group, file), os.O_WRONLY|os.O_TRUNC, 0)
+	err := writeControl(filepath.Join(t.root, group, file), "max")
+	if isCgroupRemoved(err) {
+		return nil
+	}
+	return err
+}
+
+// writeControl writes a file of a cgroup. It is an error if the kernel has no such file.
+func writeControl(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
-		if isCgroupRemoved(err) {
-			return nil
-		}
 		return err
 	}
-	if _, err := f.WriteString("max"); err != nil {
+	if _, err := f.WriteString(value); err != nil {
 		f.Close() //nolint:errcheck,gosec // the write's error says more
 		return err
 	}

@@ -1,0 +1,87 @@
+package cgroup
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// onV1 returns the cgroups of the kernel, and a name below their root that the end of the test removes.
+func onV1(t *testing.T) (tr *v1, group string) {
+	t.Helper()
+	if !isDir(filepath.Join(defaultRoot, "cpuset")) || os.Geteuid() != 0 {
+		t.Skip("needs root and cgroup v1")
+	}
+	opened, _, err := openV1(defaultRoot, "/")
+	require.NoError(t, err)
+	group = "/" + strings.ReplaceAll(t.Name(), "/", "-")
+	t.Cleanup(func() { assert.NoError(t, removeGroup(context.WithoutCancel(t.Context()), opened, group)) })
+	return opened.(*v1), group //nolint:forcetypeassert // it is of this version
+}
+
+func controlOf(t *testing.T, path ...string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(append([]string{defaultRoot}, path...)...))
+	require.NoError(t, err)
+	return strings.TrimSpace(string(data))
+}
+
+// A process can join a pod's cgroup at once, also where another program made the cgroups above it.
+func TestCpuset_HasWhatItsParentHas(t *testing.T) {
+	tr, group := onV1(t)
+	theirs := filepath.Join(defaultRoot, "cpuset", group, "theirs")
+	require.NoError(t, os.MkdirAll(theirs, 0o755))
+	for _, g := range []string{group + "/theirs/pod", group + "/ours/tier/pod"} {
+		require.NoError(t, tr.set(g, limits{}))
+		for dir := g; dir != "/"; dir = filepath.Dir(dir) {
+			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+				assert.Equal(t, controlOf(t, "cpuset", file), controlOf(t, "cpuset", dir, file), "%s of %s", file, dir)
+			}
+		}
+	}
+	// The kernel copies for containers below, so that nothing is left for the runtime to write.
+	container := group + "/ours/tier/pod/container"
+	require.NoError(t, os.Mkdir(filepath.Join(defaultRoot, "cpuset", container), 0o755))
+	assert.Equal(t, controlOf(t, "cpuset/cpuset.cpus"), controlOf(t, "cpuset", container, "cpuset.cpus"))
+	assert.Equal(t, "0", controlOf(t, "cpuset", group, "theirs/cgroup.clone_children"), "another's stays as it is")
+
+	// What it has stays.
+	narrow := group + "/ours/narrow"
+	require.NoError(t, tr.set(narrow, limits{}))
+	require.NoError(t, os.WriteFile(filepath.Join(defaultRoot, "cpuset", narrow, "cpuset.cpus"), []byte("0"), 0))
+	require.NoError(t, tr.set(narrow, limits{}))
+	assert.Equal(t, "0", controlOf(t, "cpuset", narrow, "cpuset.cpus"))
+	require.NoError(t, tr.set(narrow+"/pod", limits{}))
+	assert.Equal(t, "0", controlOf(t, "cpuset", narrow, "pod/cpuset.cpus"))
+}
+
+// A new cgroup has no limits to reset; one that is left of another pod has, even if the directory with the mark is lost.
+func TestV1_ResetsLimitsOfAnExistingCgroup(t *testing.T) {
+	tr, group := onV1(t)
+	pod := group + "/pod"
+	unlimited := func() {
+		t.Helper()
+		assert.Equal(t, "-1", controlOf(t, "cpu", pod, "cpu.cfs_quota_us"))
+		assert.Equal(t, "max", controlOf(t, "pids", pod, "pids.max"))
+		limit, _, err := tr.memory(pod)
+		require.NoError(t, err)
+		assert.Zero(t, limit)
+	}
+	limited := limits{shares: 100, quota: 20_000, memory: 64 << 20, pids: 30}
+	require.NoError(t, tr.set(pod, limits{shares: 100}))
+	unlimited()
+	require.NoError(t, tr.set(pod, limited))
+	assert.Equal(t, "20000", controlOf(t, "cpu", pod, "cpu.cfs_quota_us"))
+	require.NoError(t, tr.set(pod, limits{shares: 100}))
+	unlimited()
+
+	require.NoError(t, tr.set(pod, limited))
+	require.NoError(t, os.Remove(tr.dirs(pod)[0]))
+	require.NoError(t, tr.set(pod, limits{shares: 100}))
+	unlimited()
+}
