@@ -148,7 +148,7 @@ func TestVM_KeepsMemoryInUse(t *testing.T) {
 	end := allocate(t, dir+"/c")
 	for range 2 {
 		name, err := m.Ensure(t.Context(), sized("200m", "16Mi"))
-		require.ErrorContains(t, err, "memory limit of 16777216 bytes not set: 3")
+		require.ErrorContains(t, err, "memory limit of 16777216 bytes not set: as much")
 		require.Equal(t, unit, name)
 		assert.Equal(t, "67108864", read(t, dir, "memory.max"))
 		assert.Equal(t, "67108864", unitProperty(t, unit, "MemoryMax"))
