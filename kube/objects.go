@@ -102,7 +102,7 @@ func (k *Kube) desiredPods() ([]*corev1.Pod, bool) {
 }
 
 // ServiceAccount returns a service account of pods of the node. It implements, with
-// ServiceAccountToken, credentialprovider.ServiceAccounts.
+// ServiceAccountTokenOf, credentialprovider.ServiceAccounts.
 func (o *Objects) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
 	select {
 	case <-o.running:

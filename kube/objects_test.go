@@ -17,8 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
@@ -262,6 +265,7 @@ func TestObjects_DamagedAndForeignFilesAreNone(t *testing.T) {
 type tokenServer struct {
 	requests []authenticationv1.TokenRequestSpec
 	seconds  int64
+	account  types.UID // of the service account
 	err      error
 }
 
@@ -273,6 +277,9 @@ func (s *tokenServer) react(a k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, s.err
 	}
 	request := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenRequest).DeepCopy()
+	if request.UID != "" && request.UID != s.account {
+		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "serviceaccounts"}, "sa", nil)
+	}
 	s.requests = append(s.requests, *request.Spec.DeepCopy())
 	request.Spec.ExpirationSeconds = &s.seconds
 	request.Status.Token = secretText + strings.Repeat("+", len(s.requests))

@@ -59,11 +59,16 @@ type tokenKey struct {
 	uid      types.UID
 	audience string
 	seconds  int64
+	account  types.UID // that the service account must have; "": any
 }
 
 // file returns the name of the file of the token. An audience is any text.
 func (key tokenKey) file() string {
-	hash := sha256.Sum256([]byte(key.audience + "\x00" + strconv.FormatInt(key.seconds, 10)))
+	text := key.audience + "\x00" + strconv.FormatInt(key.seconds, 10)
+	if key.account != "" {
+		text += "\x00" + string(key.account)
+	}
+	hash := sha256.Sum256([]byte(text))
 	return tokenPrefix + string(key.uid) + "_" + hex.EncodeToString(hash[:8]) + ".json"
 }
 
@@ -84,7 +89,13 @@ func newTokens(k *Kube, disk objectDir) *tokens {
 // by a pod that does not start, and the token is renewed when the server is back. A server that
 // denies another token is believed only after the last one has expired, as by a kubelet.
 func (o *Objects) ServiceAccountToken(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) ([]byte, error) {
-	key := tokenKey{uid: pod.UID, audience: p.Audience}
+	return o.ServiceAccountTokenOf(ctx, pod, "", p)
+}
+
+// ServiceAccountTokenOf is ServiceAccountToken for the service account with this UID. There is no
+// token of one that was deleted and created under the same name since.
+func (o *Objects) ServiceAccountTokenOf(ctx context.Context, pod *corev1.Pod, account types.UID, p *corev1.ServiceAccountTokenProjection) ([]byte, error) {
+	key := tokenKey{uid: pod.UID, audience: p.Audience, account: account}
 	if p.ExpirationSeconds != nil {
 		key.seconds = *p.ExpirationSeconds
 	}
@@ -121,7 +132,7 @@ func (t *tokens) get(ctx context.Context, key tokenKey, pod *corev1.Pod) ([]byte
 		slot.current = renewed
 		slot.file.write(renewed, now)
 		return renewed.Token, nil
-	case current == nil, current.age(now) > current.Life && (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)):
+	case current == nil, current.age(now) > current.Life && (apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsConflict(err)):
 		return nil, err
 	}
 	current.requested = now
@@ -146,7 +157,7 @@ func (t *tokens) load(key tokenKey) *token {
 func (t *tokens) request(ctx context.Context, key tokenKey, pod *corev1.Pod) (*token, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+	request := &authenticationv1.TokenRequest{ObjectMeta: metav1.ObjectMeta{UID: key.account}, Spec: authenticationv1.TokenRequestSpec{
 		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
 	}}
 	if key.audience != "" {

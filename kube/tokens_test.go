@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/clocktest"
 )
@@ -70,4 +71,27 @@ func TestTokens_DeniedRenewal(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A service account that was deleted and created under the same name is another one.
+func TestTokens_OfOneServiceAccount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, server, _ := startTokens(t, t.TempDir(), 3600)
+		get := func(account types.UID) (string, error) {
+			got, err := b.objects.ServiceAccountTokenOf(t.Context(), podOf(), account, &corev1.ServiceAccountTokenProjection{Audience: "registry"})
+			return string(got), err
+		}
+		server.account = "old"
+		first, err := get("old")
+		require.NoError(t, err)
+		server.account = "new"
+		second, err := get("new")
+		require.NoError(t, err)
+		assert.NotEqual(t, first, second)
+		_, err = get("other")
+		require.True(t, apierrors.IsConflict(err), err)
+		b.wait(61 * time.Minute)
+		_, err = get("old")
+		require.True(t, apierrors.IsConflict(err), "it has expired")
+	})
 }

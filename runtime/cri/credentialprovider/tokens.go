@@ -9,6 +9,7 @@ import (
 	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	configv1 "k8s.io/kubelet/config/v1"
 
 	"github.com/sublet-dev/agent/internal/logattr"
@@ -19,8 +20,9 @@ import (
 type ServiceAccounts interface {
 	// ServiceAccount returns a service account, with its UID and annotations. It is not changed.
 	ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
-	// ServiceAccountToken returns a token of the pod's service account, bound to the pod.
-	ServiceAccountToken(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) ([]byte, error)
+	// ServiceAccountTokenOf returns a token of the pod's service account, bound to the pod. It is
+	// an error if the service account does not have the UID account.
+	ServiceAccountTokenOf(ctx context.Context, pod *corev1.Pod, account types.UID, p *corev1.ServiceAccountTokenProjection) ([]byte, error)
 }
 
 // query is what a plugin is asked.
@@ -79,7 +81,7 @@ func (p *plugin) addToken(ctx context.Context, q *query, pod *corev1.Pod) (ok bo
 			q.annotations[key] = value
 		}
 	}
-	token, err := p.accounts.ServiceAccountToken(ctx, pod, &corev1.ServiceAccountTokenProjection{Audience: a.ServiceAccountTokenAudience})
+	token, err := p.accounts.ServiceAccountTokenOf(ctx, pod, account.UID, &corev1.ServiceAccountTokenProjection{Audience: a.ServiceAccountTokenAudience})
 	if err != nil {
 		return false, err
 	}

@@ -29,8 +29,8 @@ func (a *accounts) ServiceAccount(_ context.Context, namespace, name string) (*c
 	return account, a.err
 }
 
-func (a *accounts) ServiceAccountToken(_ context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) ([]byte, error) {
-	if pod.Name == "denied" {
+func (a *accounts) ServiceAccountTokenOf(_ context.Context, pod *corev1.Pod, account types.UID, p *corev1.ServiceAccountTokenProjection) ([]byte, error) {
+	if pod.Name == "denied" || account != types.UID("uid-of-"+pod.Spec.ServiceAccountName) {
 		return nil, errors.New("token denied")
 	}
 	return fmt.Appendf(nil, "token-of-%s-for-%s", pod.Name, p.Audience), nil
