@@ -271,3 +271,40 @@ func TestStats_InlineVolumeWithoutCapacity(t *testing.T) {
 	assert.Empty(t, e.VolumeUsage("1"), "nothing is known")
 	e.unmounted(pod)
 }
+
+// What a driver does not answer any more is unknown, and it is asked for the health all the same.
+func TestStats_DriverFails(t *testing.T) {
+	e := newEnv(t, nil)
+	sick := []*spec.VolumeHealth_VolumeHealthEntry{{Status: spec.VolumeHealthErrorType_DATA_LOSS, Reason: "DiskFailed"}}
+	e.driver.Health = func(string) []*spec.VolumeHealth_VolumeHealthEntry { return sick }
+	e.register()
+	v := e.volumeOf(newPod("1"), "v")
+	e.mounted(v)
+	id := volumeID{csitest.Name, "v", "pv-v", false}
+	require.NoError(t, e.measure(t.Context(), id))
+	require.NotEmpty(t, e.VolumeUsage("1"))
+
+	fails := "NodeGetVolumeStats"
+	e.driver.SetBefore(func(_ context.Context, method string, _ any) error {
+		if method == fails {
+			return errors.New("away")
+		}
+		return nil
+	})
+	sick = append(sick, sick[0])
+	require.ErrorContains(t, e.measure(t.Context(), id), "away")
+	assert.Empty(t, e.VolumeUsage("1"))
+	assert.Len(t, e.Stats("1")["data"].Abnormal, 2)
+
+	fails = "NodeGetVolumeHealth"
+	require.ErrorContains(t, e.measure(t.Context(), id), "away")
+	assert.NotEmpty(t, e.VolumeUsage("1"))
+	assert.Len(t, e.Stats("1")["data"].Abnormal, 2, "it has not recovered")
+
+	e.Deregister(t.Context(), e.plugin())
+	require.NoError(t, e.measure(t.Context(), id))
+	assert.Empty(t, e.Stats("1"))
+	e.driver.SetBefore(nil)
+	e.register()
+	e.unmounted(v.Pod)
+}

@@ -32,7 +32,7 @@ type Stats struct {
 }
 
 // Stats returns the latest usage of the volumes of a pod, by their names in it. Run measures
-// it every HealthPeriod.
+// it every HealthPeriod. What a driver does not answer any more is unknown.
 func (m *Manager) Stats(uid types.UID) map[string]Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,9 +65,12 @@ func (m *Manager) measure(ctx context.Context, id volumeID) error {
 	m.mu.Lock()
 	c := m.clients[id.driver]
 	var uids []types.UID
-	if s := m.volumes[id]; s != nil && c != nil && (c.can[canStats] || c.can[canHealth]) {
+	if s := m.volumes[id]; s != nil {
 		for uid, u := range s.users {
-			if u.published && u.pod != nil {
+			switch {
+			case c == nil, !c.can[canStats] && !c.can[canHealth]:
+				u.stats = Stats{Abnormal: u.stats.Abnormal} // of a driver that is gone
+			case u.published && u.pod != nil:
 				uids = append(uids, uid)
 			}
 		}
@@ -85,26 +88,41 @@ func (m *Manager) measureFor(ctx context.Context, c *client, id volumeID, uid ty
 	if c.can[canStage] && !m.isInline(id, uid) {
 		_, staging = m.paths.staging(&id)
 	}
-	stats := Stats{At: time.Now()}
+	stats := Stats{Abnormal: m.abnormal(id, uid)}
+	var errs []error
 	if c.can[canStats] {
 		resp, err := call(ctx, c, "NodeGetVolumeStats", nil, c.node.NodeGetVolumeStats, &spec.NodeGetVolumeStatsRequest{
 			VolumeId: id.handle, VolumePath: target, StagingTargetPath: staging,
 		})
-		if err != nil {
-			return err
+		if err == nil {
+			stats.At = time.Now()
+			stats.setUsage(resp.GetUsage())
 		}
-		stats.setUsage(resp.GetUsage())
+		errs = append(errs, err)
 	}
 	if c.can[canHealth] {
 		resp, err := call(ctx, c, "NodeGetVolumeHealth", nil, c.node.NodeGetVolumeHealth, &spec.NodeGetVolumeHealthRequest{
 			VolumeId: id.handle, VolumePublishPath: target, StagingTargetPath: staging,
 		})
-		if err != nil {
-			return err
+		if err == nil {
+			stats.At = time.Now()
+			stats.setHealth(resp.GetVolumeHealth())
 		}
-		stats.setHealth(resp.GetVolumeHealth())
+		errs = append(errs, err)
 	}
-	m.keepStats(id, uid, stats)
+	if ctx.Err() == nil {
+		m.keepStats(id, uid, stats)
+	}
+	return errors.Join(errs...)
+}
+
+// abnormal returns what was last known to be wrong with a volume.
+func (m *Manager) abnormal(id volumeID, uid types.UID) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.volumes[id]; s != nil && s.users[uid] != nil {
+		return s.users[uid].stats.Abnormal
+	}
 	return nil
 }
 
@@ -132,6 +150,7 @@ func (s *Stats) setUsage(usage []*spec.VolumeUsage) {
 const maxConditions = 16
 
 func (s *Stats) setHealth(health *spec.VolumeHealth) {
+	s.Abnormal = nil
 	for _, entry := range health.GetHealthStatuses() {
 		text := strings.TrimSuffix(fmt.Sprintf("%s %s: %s", entry.GetStatus(), entry.GetReason(), entry.GetMessage()), ": ")
 		if len(s.Abnormal) < maxConditions {
