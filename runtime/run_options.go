@@ -69,6 +69,7 @@ type Volume struct {
 	HostPath string // path on the node
 	ReadOnly bool
 	Image    string // image volumes: the reference, HostPath is empty
+	Group    *int64 // a supplementary group that the containers of the pod need for it; nil: none
 }
 
 // Report is the input of a pod's status.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -92,24 +93,55 @@ func builtInSources() []string {
 
 // viaDriver mounts a volume whose source is not built in.
 func (m *Manager) viaDriver(ctx context.Context, r *request) (runtime.Volume, error) {
+	v, err := m.resolve(ctx, r)
+	if err != nil {
+		return runtime.Volume{}, err
+	}
+	mounted, err := m.mountResolved(ctx, &v)
+	if v.PersistentVolume != nil && mounted.Group == nil {
+		mounted.Group = groupOf(v.PersistentVolume)
+	}
+	return mounted, err
+}
+
+// groupAnnotation is the group that may use a PersistentVolume, given by its administrator.
+const groupAnnotation = "pv.beta.kubernetes.io/gid"
+
+// groupOf returns the group that containers need for a volume, nil if there is none. As with the
+// kubelet, a value that is no id is ignored.
+func groupOf(v *corev1.PersistentVolume) *int64 {
+	group, err := strconv.ParseInt(v.Annotations[groupAnnotation], 10, 32)
+	if err != nil || group < 0 {
+		return nil
+	}
+	return &group
+}
+
+// resolve finds what the driver of a volume has to mount.
+func (m *Manager) resolve(ctx context.Context, r *request) (DriverVolume, error) {
 	v := DriverVolume{Pod: r.pod, Volume: r.vol, Objects: r.objects, Block: isBlock(r.pod, r.vol.Name)}
 	name, readOnly := claimOf(r.pod, r.vol)
 	if name != "" {
 		claimed, err := m.claimed(ctx, r, name)
 		if err != nil {
-			return runtime.Volume{}, err
+			return v, err
 		}
 		v.Claim, v.PersistentVolume = claimed.claim, claimed.volume
 		v.ReadOnly, v.Source = readOnly, podspec.VolumeSourceName(v.PersistentVolume.Spec.PersistentVolumeSource)
 		if err := checkMode(&v); err != nil {
-			return runtime.Volume{}, err
+			return v, err
 		}
 	} else {
 		v.Source = podspec.VolumeSourceName(r.vol.VolumeSource)
 	}
+	return v, nil
+}
+
+// mountResolved mounts a volume, by its driver if it has one.
+func (m *Manager) mountResolved(ctx context.Context, v *DriverVolume) (runtime.Volume, error) {
 	switch {
 	case v.PersistentVolume != nil && v.Source == sourceLocal:
-		return m.local(ctx, &v)
+		return m.local(ctx, v)
 	case v.PersistentVolume != nil && v.PersistentVolume.Spec.HostPath != nil:
 		h := v.PersistentVolume.Spec.HostPath
 		return runtime.Volume{HostPath: filepath.Clean(h.Path), ReadOnly: v.ReadOnly}, hostPath(h)
@@ -120,7 +152,7 @@ func (m *Manager) viaDriver(ctx context.Context, r *request) (runtime.Volume, er
 	}
 	var mounted runtime.Volume
 	err := safe.Call(m.cfg.Logger, "volume driver", func() (err error) {
-		mounted, err = d.Mount(ctx, v)
+		mounted, err = d.Mount(ctx, *v)
 		return err
 	})
 	return mounted, err

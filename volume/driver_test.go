@@ -426,3 +426,19 @@ func TestManager_VolumeUsage(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, map[string]runtime.FSUsage{"u-data": {UsedBytes: 7}}, m.VolumeUsage("u"))
 }
+
+// The group that an administrator has given a PersistentVolume is one of its pods.
+func TestMount_GroupOfPersistentVolume(t *testing.T) {
+	dir := t.TempDir()
+	for name, source := range map[string]corev1.PersistentVolumeSource{
+		"driver": nfs(), "local": {Local: &corev1.LocalVolumeSource{Path: dir}}, "hostPath": {HostPath: &corev1.HostPathVolumeSource{Path: dir}},
+	} {
+		for value, want := range map[string]*int64{"1234": new(int64(1234)), "0": new(int64(0)), "-1": nil, "4294967296": nil, "staff": nil, "": nil} {
+			claims := boundClaim(source)
+			claims.volume.Annotations = map[string]string{"pv.beta.kubernetes.io/gid": value}
+			volumes, err := driverManager(t, claims, new(fakeDriver)).Mount(t.Context(), claimPod(viaClaim(false)), nil)
+			require.NoError(t, err)
+			assert.Equal(t, want, volumes["data"].Group, "%s %q", name, value)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -111,14 +112,20 @@ func selinux(o *corev1.SELinuxOptions) *v1.SELinuxOption {
 	return &v1.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
 }
 
-// groups are the supplementary groups of every process of the pod.
+// groups are the supplementary groups of every process of the pod, with those of its volumes.
 func (tr *Translator) groups() []int64 {
 	sc := podSecurity(tr.Pod)
 	var out []int64
 	if sc.FSGroup != nil {
 		out = append(out, *sc.FSGroup)
 	}
-	for _, g := range sc.SupplementalGroups {
+	of := slices.Clone(sc.SupplementalGroups)
+	for _, name := range slices.Sorted(maps.Keys(tr.Options.Volumes)) {
+		if g := tr.Options.Volumes[name].Group; g != nil {
+			of = append(of, *g)
+		}
+	}
+	for _, g := range of {
 		if !slices.Contains(out, g) {
 			out = append(out, g)
 		}

@@ -220,3 +220,18 @@ func TestTranslator_SandboxDNS(t *testing.T) {
 		assert.Equal(t, tc.want, cfg.GetDnsConfig(), name)
 	}
 }
+
+// The pod gets the groups of its volumes besides its own, each once and always in one order.
+func TestTranslator_GroupsOfVolumes(t *testing.T) {
+	tr := bare(func(p *corev1.Pod, _ *corev1.Container) {
+		p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(1)), SupplementalGroups: []int64{2, 3}}
+	})
+	tr.Options.Volumes = map[string]runtime.Volume{"b": {Group: new(int64(7))}, "a": {Group: new(int64(8))}, "c": {Group: new(int64(3))}, "d": {}}
+	cfg, err := tr.main(nil)
+	require.NoError(t, err)
+	assert.Equal(t, []int64{1, 2, 3, 8, 7}, cfg.GetLinux().GetSecurityContext().GetSupplementalGroups())
+	sandbox, err := tr.sandboxSecurity()
+	require.NoError(t, err)
+	assert.Equal(t, []int64{1, 2, 3, 8, 7}, sandbox.GetSupplementalGroups())
+	assert.Equal(t, []int64{2, 3}, tr.Pod.Spec.SecurityContext.SupplementalGroups, "the pod is not changed")
+}
