@@ -29,6 +29,8 @@ const (
 	requestLostAge = 10 * time.Minute
 	// refreshRetry is the time between requests for a certificate that there is already.
 	refreshRetry = 10 * time.Minute
+	// refreshOverdueAge is the time after which a certificate that was to be renewed is overdue.
+	refreshOverdueAge = 10 * time.Minute
 )
 
 // podCertificate is a private key and its certificate as they are kept on disk. It must
@@ -65,13 +67,14 @@ func (key certificateKey) file() string {
 
 // certificateSlot is the state of one projection. Only the holder of inUse uses it.
 type certificateSlot struct {
-	inUse   chan struct{} // one slot
-	loaded  bool
-	current *podCertificate
-	pending *podCertificateRequest
-	refusal error     // why there is no certificate, and will be none
-	retryAt time.Time // no request before
-	file    podFile   // of current
+	inUse    chan struct{} // one slot
+	loaded   bool
+	current  *podCertificate
+	pending  *podCertificateRequest
+	refusal  error     // why there is no certificate, and will be none
+	retryAt  time.Time // no request before
+	reported string    // the last reason of an event about the age of current
+	file     podFile   // of current
 }
 
 func newPodCertificates(k *Kube, disk objectDir) *podCertificates {
@@ -117,6 +120,7 @@ func (c *podCertificates) get(ctx context.Context, key certificateKey, pod *core
 		c.settle(slot, pod)
 		now := time.Now()
 		slot.file.retry(now)
+		c.reportAge(slot, pod, now)
 		if slot.refusal != nil {
 			return nil, slot.refusal
 		}
@@ -199,9 +203,27 @@ func (c *podCertificates) settle(slot *certificateSlot, pod *corev1.Pod) {
 	case issued != nil:
 		delay := min(maxRefreshDelay, max(0, issued.NotAfter.Sub(issued.RefreshAt)/2))
 		issued.RefreshAt = issued.RefreshAt.Add(rand.N(delay + 1))
-		slot.pending, slot.current = nil, issued
+		slot.pending, slot.current, slot.reported = nil, issued, ""
 		slot.file.write(issued, now)
 	}
+}
+
+// reportAge records an event when a certificate is overdue, and one when it has expired, as a kubelet does.
+func (c *podCertificates) reportAge(slot *certificateSlot, pod *corev1.Pod, now time.Time) {
+	if slot.current == nil {
+		return
+	}
+	reason, message := "", ""
+	switch current := slot.current; {
+	case now.After(current.NotAfter):
+		reason, message = "CertificateExpired", "pod certificate has expired at "+current.NotAfter.UTC().Format(time.RFC3339)
+	case now.After(current.RefreshAt.Add(refreshOverdueAge)):
+		reason, message = "CertificateOverdueForRefresh", "pod certificate was to be renewed at "+current.RefreshAt.UTC().Format(time.RFC3339)
+	}
+	if reason != "" && reason != slot.reported {
+		c.k.events.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, reason, message, now))
+	}
+	slot.reported = reason
 }
 
 // keep forgets the certificates of pods that are not in uids.

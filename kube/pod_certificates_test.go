@@ -309,3 +309,25 @@ func TestObjects_PodCertificateRequestIsLost(t *testing.T) {
 		assert.Len(t, s.requests, 2)
 	})
 }
+
+// A certificate that is not renewed in time is reported once, and once when it has expired.
+func TestObjects_PodCertificateIsOverdue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startPodSigner(t, "")
+		_, _, err := s.get(ed25519Projection())
+		require.Error(t, err)
+		s.issue(s.requests[0])
+		for range 20 {
+			_, _, err = s.get(ed25519Projection())
+			require.NoError(t, err)
+			s.wait(5 * time.Minute)
+		}
+		s.objects.k.events.mu.Lock()
+		defer s.objects.k.events.mu.Unlock()
+		var reasons []string
+		for _, e := range s.objects.k.events.queue {
+			reasons = append(reasons, e.Reason)
+		}
+		assert.Equal(t, []string{"CertificateOverdueForRefresh", "CertificateExpired"}, reasons)
+	})
+}
