@@ -10,7 +10,7 @@ import (
 )
 
 // RegisterVolumes registers the metrics kubelet_volume_stats_… of a kubelet's /metrics: the usage
-// of PersistentVolumeClaims, as drivers report it.
+// of PersistentVolumeClaims.
 func RegisterVolumes(reg prometheus.Registerer, u Usage) error {
 	if u.Summary == nil {
 		return errors.New("prom: Usage.Summary required")

@@ -31,10 +31,11 @@ type PodDirs interface {
 	WrittenFiles(pod *corev1.Pod) []string
 }
 
-// DriverVolumes has the usage of the volumes that drivers mount, such as those of CSI drivers.
+// DriverVolumes has the usage of the volumes that are file systems of their own: those that drivers
+// mount, such as CSI drivers, and local PersistentVolumes.
 type DriverVolumes interface {
 	// VolumeUsage returns the last known usage of volumes of a pod, by their names in the pod.
-	// It must not block.
+	// It must not wait for a driver or a server.
 	VolumeUsage(uid types.UID) map[string]runtime.FSUsage
 }
 

@@ -37,13 +37,14 @@ type Driver interface {
 // UsageReporter is an optional interface of a Driver that knows how full its volumes are.
 type UsageReporter interface {
 	// VolumeUsage returns the last known usage of volumes of a pod, by their names in the pod.
-	// It does not block.
+	// It does not wait for a driver or a server.
 	VolumeUsage(uid types.UID) map[string]runtime.FSUsage
 }
 
-// VolumeUsage returns what the drivers know about the usage of the volumes of a pod.
+// VolumeUsage returns the usage of the volumes of a pod that are mounted by drivers, as these know
+// it, and of local PersistentVolumes.
 func (m *Manager) VolumeUsage(uid types.UID) map[string]runtime.FSUsage {
-	all := map[string]runtime.FSUsage{}
+	all := m.meter.VolumeUsage(uid)
 	for _, d := range m.cfg.Drivers {
 		if r, ok := d.(UsageReporter); ok {
 			_ = safe.Call(m.cfg.Logger, "volume driver", func() error { maps.Copy(all, r.VolumeUsage(uid)); return nil }) // logged

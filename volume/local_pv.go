@@ -44,6 +44,7 @@ func (m *Manager) local(ctx context.Context, v *DriverVolume) (runtime.Volume, e
 		if err := m.setUpLocal(ctx, v, path); err != nil {
 			return runtime.Volume{}, fmt.Errorf("local volume: %w", err)
 		}
+		m.meter.add(v.Pod.UID, v.Volume.Name, path)
 	}
 	return runtime.Volume{HostPath: path, ReadOnly: v.ReadOnly}, nil
 }

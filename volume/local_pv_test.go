@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -185,4 +186,15 @@ func TestMount_NodeAffinityOfLocalVolumes(t *testing.T) {
 		require.NoError(t, err, "labels that are not known")
 		nodeLabels = map[string]string{corev1.LabelHostname: "edge-1"}
 	}
+}
+
+func TestLocal_Usage(t *testing.T) {
+	e := newLocalEnv(t)
+	pod := claimPod(viaClaim(false))
+	e.mounted(pod)
+	usage := e.VolumeUsage(pod.UID)["data"]
+	assert.WithinDuration(t, time.Now(), usage.At, time.Minute)
+	assert.Positive(t, usage.CapacityBytes)
+	require.NoError(t, e.Unmount(t.Context(), pod.UID))
+	assert.Empty(t, e.VolumeUsage(pod.UID))
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,7 +36,12 @@ type NFSConfig struct {
 // NFS is a Driver for NFS volumes, of pods and of PersistentVolumes. It mounts with the
 // mount program of the node, as the kubelet does. A server that does not answer makes the
 // pods with its volumes wait, and does not keep them from ending.
-type NFS struct{ cfg NFSConfig }
+type NFS struct {
+	cfg   NFSConfig
+	meter meter
+}
+
+var _ UsageReporter = (*NFS)(nil)
 
 // NewNFS returns an NFS. It checks cfg and does no I/O.
 func NewNFS(cfg NFSConfig) (*NFS, error) {
@@ -43,7 +49,7 @@ func NewNFS(cfg NFSConfig) (*NFS, error) {
 		return nil, fmt.Errorf("volume: NFSConfig.Root: %q must be an absolute path", cfg.Root)
 	}
 	cfg.MountCommand = cmp.Or(cfg.MountCommand, "mount")
-	return &NFS{cfg}, nil
+	return &NFS{cfg: cfg, meter: meter{statfs: statfs, log: slog.New(slog.DiscardHandler)}}, nil
 }
 
 // Sources implements Driver.
@@ -73,8 +79,12 @@ func (n *NFS) Mount(ctx context.Context, v DriverVolume) (runtime.Volume, error)
 	out := runtime.Volume{HostPath: path, ReadOnly: readOnly}
 	// The mount table, because a server that does not answer blocks every look at the path.
 	table, err := mounts.Below(path)
-	if err != nil || len(table) > 0 {
+	if err != nil {
 		return out, err
+	}
+	if len(table) > 0 {
+		n.meter.add(v.Pod.UID, v.Volume.Name, path)
+		return out, nil
 	}
 	if err := os.Mkdir(path, modeTraverse); err != nil && !errors.Is(err, os.ErrExist) {
 		return runtime.Volume{}, err
@@ -97,6 +107,7 @@ func (n *NFS) Mount(ctx context.Context, v DriverVolume) (runtime.Volume, error)
 	text, err := cmd.CombinedOutput()
 	switch {
 	case err == nil:
+		n.meter.add(v.Pod.UID, v.Volume.Name, path)
 		return out, nil
 	case ctx.Err() == nil && limited.Err() != nil:
 		err = fmt.Errorf("no answer of the server in %s", nfsTimeout)
@@ -104,11 +115,15 @@ func (n *NFS) Mount(ctx context.Context, v DriverVolume) (runtime.Volume, error)
 	return runtime.Volume{}, fmt.Errorf("mount NFS volume %s:%s: %w: %.512s", source.Server, source.Path, err, strings.TrimSpace(string(text)))
 }
 
+// VolumeUsage implements UsageReporter.
+func (n *NFS) VolumeUsage(uid types.UID) map[string]runtime.FSUsage { return n.meter.VolumeUsage(uid) }
+
 // Unmount implements Driver. It does not wait for the server.
 func (n *NFS) Unmount(ctx context.Context, uid types.UID) error {
 	if err := checkElement("uid", string(uid)); err != nil {
 		return err
 	}
+	n.meter.forget(uid)
 	dir, err := filepath.EvalSymlinks(n.dir(uid))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/mounts"
@@ -52,7 +53,15 @@ func TestNFS(t *testing.T) {
 		require.NoError(t, err)
 		assert.Len(t, string(calls), len("-t nfs -o ro,vers=4.2,soft -- nas:/x "+dir+"/pv\n-t nfs -- [fd00::1]:/y "+dir+"/inline\n"), "they are mounted")
 	}
+	usage := m.VolumeUsage(pod.UID)
+	for _, name := range []string{"data", "inline"} {
+		var want unix.Statfs_t
+		require.NoError(t, unix.Statfs(volumes[name].HostPath, &want))
+		assert.Equal(t, want.Blocks*uint64(want.Bsize), usage[name].CapacityBytes, name)
+		assert.Equal(t, want.Files, usage[name].Inodes, name)
+	}
 	require.NoError(t, m.Unmount(t.Context(), pod.UID))
+	assert.Empty(t, m.VolumeUsage(pod.UID))
 	assert.NoDirExists(t, dir)
 	table, err := mounts.Below(root)
 	require.NoError(t, err)

@@ -26,6 +26,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	}
 	defer m.locks.lock(uid)()
 	m.cache.forget(uid)
+	m.meter.forget(uid)
 	m.forgetClaims(uid)
 	dir, err := m.openPod(uid, false)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -62,6 +62,7 @@ type Manager struct {
 	locks      keyedLocks[types.UID]
 	localLocks keyedLocks[string] // paths of local volumes whose files get a group
 	cache      mountCache
+	meter      meter // of local volumes
 
 	drivers     map[string]Driver // by source
 	claimMu     sync.Mutex        // guards lastClaimed
@@ -81,7 +82,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Root = filepath.Clean(cfg.Root)
-	m := &Manager{cfg: cfg, mount: noMounts{}, drivers: drivers}
+	m := &Manager{cfg: cfg, mount: noMounts{}, drivers: drivers, meter: meter{statfs: statfs, log: cfg.Logger}}
 	if !cfg.Unprivileged && os.Geteuid() == 0 {
 		m.mount = osMounter{}
 	}
