@@ -64,6 +64,19 @@ func (s *Statuses) SetStatus(ctx context.Context, pod *corev1.Pod, st corev1.Pod
 	s.mu.Lock()
 	s.sent[pod.UID] = sentPod{pod, &st}
 	s.mu.Unlock()
+	return asRejected(s.send(ctx, pod, &st))
+}
+
+// asRejected has the error of a status that the server rejects wrap status.ErrRejected: it would reject
+// it each time.
+func asRejected(err error) error {
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err) {
+		return fmt.Errorf("%w: %w", status.ErrRejected, err)
+	}
+	return err
+}
+
+func (s *Statuses) send(ctx context.Context, pod *corev1.Pod, st *corev1.PodStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	if !podspec.IsStatic(pod) {
@@ -71,13 +84,13 @@ func (s *Statuses) SetStatus(ctx context.Context, pod *corev1.Pod, st corev1.Pod
 		if synced && (base == nil || base.UID != pod.UID) {
 			return nil // it was deleted
 		}
-		return s.patch(ctx, pod, base, &st)
+		return s.patch(ctx, pod, base, st)
 	}
 	mirror, err := s.k.mirrors.ensure(ctx, pod)
 	if mirror == nil || err != nil {
 		return err
 	}
-	return s.patch(ctx, mirror, mirror, &st)
+	return s.patch(ctx, mirror, mirror, st)
 }
 
 // patch gives a pod the status. base is its newest known version, or nil. A base that is

@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"reflect"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/kubetest"
 	"github.com/sublet-dev/agent/kube"
+	"github.com/sublet-dev/agent/status"
 )
 
 func conditionOf(conditions []corev1.PodCondition, t corev1.PodConditionType) *corev1.PodCondition {
@@ -231,6 +233,7 @@ func TestStatuses_Failures(t *testing.T) {
 	}{
 		"conflict once":     {http.StatusConflict, metav1.StatusReasonConflict, 1, false},
 		"conflict forever":  {http.StatusConflict, metav1.StatusReasonConflict, 1000, true},
+		"invalid forever":   {http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, 1000, true},
 		"invalid once":      {http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, 1, false},
 		"too many requests": {http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 2, false},
 		"internal error":    {http.StatusInternalServerError, metav1.StatusReasonInternalError, 1, true},
@@ -255,6 +258,7 @@ func TestStatuses_Failures(t *testing.T) {
 				watchPods(t, k.Pods())
 				err := k.Statuses().SetStatus(t.Context(), pod, running())
 				require.Equal(t, tc.fails, err != nil, "%v", err)
+				require.Equal(t, name == "invalid forever", errors.Is(err, status.ErrRejected), "%v", err)
 				if !tc.fails && tc.code != http.StatusNotFound {
 					require.Equal(t, corev1.PodRunning, fake.Pod("default", "a").Status.Phase)
 				}

@@ -26,7 +26,8 @@ type queuedPod struct {
 	due      time.Time // when its back-off, or its wait for a newer status, ends
 	failures int       // in a row
 
-	merging *priority.Item[*queuedPod] // in sinkQueue.merging; nil: not there
+	merging   *priority.Item[*queuedPod] // in sinkQueue.merging; nil: not there
+	rejection rejection
 }
 
 // sinkQueue queues the pods to be sent to one sink. It is guarded by Manager.mu. The
@@ -77,6 +78,8 @@ func (l *sinkQueue) add(uid types.UID) {
 		l.push(it)
 	case it.merging != nil && l.delay(uid) == 0:
 		l.endMerging(it)
+	case it.rejection.delayed != nil && !l.isRejected(it):
+		l.endRejection(it)
 	}
 	// A pod that waits already keeps its place. One that is being sent is checked
 	// again at the end of the send.
@@ -145,8 +148,15 @@ func (l *sinkQueue) retryNow() {
 // release ends all back-offs. Manager.mu is held.
 func (l *sinkQueue) release() {
 	for l.delayed.Len() > 0 {
-		l.retrying.Push(l.delayed.Pop())
+		l.endBackOff()
 	}
+}
+
+// endBackOff ends the back-off that ends first. Manager.mu is held.
+func (l *sinkQueue) endBackOff() {
+	it := l.delayed.Pop()
+	it.rejection.delayed = nil
+	l.retrying.Push(it)
 }
 
 // dispatch starts as many sends as may run. It returns how many pods are left
@@ -156,7 +166,7 @@ func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int,
 	defer l.m.mu.Unlock()
 	now := time.Now()
 	for l.delayed.Len() > 0 && !l.delayed.First().due.After(now) {
-		l.retrying.Push(l.delayed.Pop())
+		l.endBackOff()
 	}
 	for l.merging.Len() > 0 && (l.draining || !l.merging.First().due.After(now)) {
 		l.endMerging(l.merging.First())
@@ -238,6 +248,7 @@ type delivery struct {
 	lastSent sentStatus // to this sink, before and then after the send
 	deletion bool
 	called   bool // the sink was called, and may have the status
+	quiet    bool // the failure is that of the previous send
 }
 
 // isDelivered reports whether the sink has the status already, because it changed and
@@ -299,6 +310,11 @@ func (l *sinkQueue) finish(job *delivery, it *queuedPod, err error) (failures in
 	defer notify.Send(l.wake)
 	l.ended(it)
 	job.entry.sent[l.n] = job.lastSent
+	if errors.Is(err, ErrRejected) {
+		l.answered()
+		l.handleRejection(job, it, err)
+		return 0
+	}
 	if err != nil {
 		l.failures++
 		it.failures++
@@ -306,11 +322,8 @@ func (l *sinkQueue) finish(job *delivery, it *queuedPod, err error) (failures in
 		l.delayed.Push(it)
 		return l.failures
 	}
-	if l.failures >= sinkDownThreshold {
-		l.release() // the sink is available again: all waiting pods may be sent
-		l.probe = time.Time{}
-	}
-	l.failures, it.failures = 0, 0
+	l.answered()
+	it.failures, it.rejection = 0, rejection{}
 	e := l.m.entries[it.uid]
 	if e != nil && (e != job.entry || e.version != job.version) {
 		l.push(it)
@@ -333,7 +346,7 @@ func (l *sinkQueue) ended(it *queuedPod) {
 
 // log logs a failure. When the sink counts as down, one record is for all pods.
 func (l *sinkQueue) log(job *delivery, failures int, err error) {
-	if err == nil || failures > sinkDownThreshold {
+	if err == nil || job.quiet || failures > sinkDownThreshold {
 		return
 	}
 	logger := l.m.cfg.Logger.With(
@@ -361,7 +374,7 @@ func (p *panicError) Error() string { return fmt.Sprintf("panic in status sink: 
 // and were not tried since are sent immediately. Manager.mu is held.
 func (l *sinkQueue) retry(fails int, now time.Time) time.Time {
 	if l.failures < sinkDownThreshold || l.draining {
-		return now.Add(l.backOff(fails))
+		return now.Add(l.backOff(fails, l.m.cfg.MaxBackOff))
 	}
 	if l.probe.Before(now) {
 		l.probe = now
@@ -370,11 +383,11 @@ func (l *sinkQueue) retry(fails int, now time.Time) time.Time {
 	return l.probe
 }
 
-// backOff doubles with each failure.
-func (l *sinkQueue) backOff(fails int) time.Duration {
+// backOff doubles with each failure, up to limit.
+func (l *sinkQueue) backOff(fails int, limit time.Duration) time.Duration {
 	d := l.m.cfg.BackOff
-	for i := 1; i < fails && d < l.m.cfg.MaxBackOff; i++ {
+	for i := 1; i < fails && d < limit; i++ {
 		d *= 2
 	}
-	return min(d, l.m.cfg.MaxBackOff)
+	return min(d, limit)
 }
