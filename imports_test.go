@@ -55,7 +55,7 @@ var allowedImports = map[string][]string{
 	"cpumanager":                 {"internal/safe", "internal/statefile", "podspec", "runtime", "topology"},
 	"dra":                        {"internal/bootid", "internal/safe", "internal/statefile", "pluginregistry", "podspec", "runtime"},
 	"devices":                    {"internal/safe", "internal/statefile", "podspec", "runtime", "topology"},
-	"devices/deviceplugin":       {"devices", "internal/pathname", "internal/unixsocket", "runtime"},
+	"devices/deviceplugin":       {"devices", "internal/pathname", "internal/unixsocket", "pluginregistry", "runtime"},
 	"devices/podresources":       {"devices", "internal/unixsocket", "podspec", "topology"},
 	"pluginregistry":             {"internal/safe"},
 	"eviction":                   {"internal/safe", "podspec", "runtime"},

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -76,6 +77,7 @@ type watched struct {
 
 // watcher follows the devices of one plugin.
 type watcher struct {
+	path     string // of the socket
 	provider devices.Plugin
 	stop     context.CancelFunc
 	done     chan struct{} // closed when it calls Devices no more
@@ -177,23 +179,36 @@ func (s *Server) Register(ctx context.Context, r *api.RegisterRequest) (*api.Emp
 }
 
 func (s *Server) register(ctx context.Context, name corev1.ResourceName, r *api.RegisterRequest) error {
-	if !slices.Contains(api.SupportedVersions[:], r.GetVersion()) {
-		return fmt.Errorf("version %q of the device plugin API is not supported, only %v", r.GetVersion(), api.SupportedVersions)
+	if err := check(name, r.GetVersion()); err != nil {
+		return err
 	}
 	if !pathname.IsElement(r.GetEndpoint()) || r.GetEndpoint() == SocketName {
 		return fmt.Errorf("endpoint %q must be the name of a socket in %s", r.GetEndpoint(), s.cfg.Dir)
 	}
+	return s.follow(ctx, name, filepath.Join(s.cfg.Dir, r.GetEndpoint()))
+}
+
+// check checks what a plugin registers: its resource, and the versions of the API that it has.
+func check(name corev1.ResourceName, versions ...string) error {
+	if !slices.ContainsFunc(versions, func(v string) bool { return slices.Contains(api.SupportedVersions[:], v) }) {
+		return fmt.Errorf("version %q of the device plugin API is not supported, only %v", strings.Join(versions, ", "), api.SupportedVersions)
+	}
 	if !devices.IsExtendedResource(name) {
 		return fmt.Errorf("%q is not the name of an extended resource, such as vendor.example/device", name)
 	}
-	p, err := dial(ctx, filepath.Join(s.cfg.Dir, r.GetEndpoint()), s.cfg.DialTimeout)
+	return nil
+}
+
+// follow connects to the plugin at a socket, and has its devices watched.
+func (s *Server) follow(ctx context.Context, name corev1.ResourceName, path string) error {
+	p, err := dial(ctx, path, s.cfg.DialTimeout)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx == nil || s.ctx.Err() != nil {
-		return errors.Join(errors.New("the agent is stopping"), p.conn.Close())
+		return errors.Join(errors.New("the agent does not take device plugins now: it is starting or stopping"), p.conn.Close())
 	}
 	if s.watched[name] == nil {
 		s.watched[name] = &watched{}
@@ -202,7 +217,7 @@ func (s *Server) register(ctx context.Context, name corev1.ResourceName, r *api.
 		next.stop()
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	w := &watcher{provider: p.provider(), stop: cancel, done: make(chan struct{})}
+	w := &watcher{path: path, provider: p.provider(), stop: cancel, done: make(chan struct{})}
 	s.watched[name].next = w
 	s.wg.Go(func() {
 		defer close(w.done)

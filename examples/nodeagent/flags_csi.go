@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"flag"
 	"log/slog"
 	"path/filepath"
@@ -23,7 +22,7 @@ type csiFlags struct {
 
 func (f *csiFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.enabled, "csi", false, "mount volumes of CSI drivers, NFS and local volumes; without -kubeconfig PersistentVolumes, PersistentVolumeClaims and CSIDrivers are read from -manifests")
-	fs.StringVar(&f.registryDir, "csi-plugin-dir", "", "directory in which CSI drivers register, as with a kubelet; it may be that of -dra-plugin-dir. Default: plugins_registry below -root-dir; needs -csi")
+	fs.StringVar(&f.registryDir, "csi-plugin-dir", "", "directory in which CSI drivers and device plugins register, as with a kubelet; it may be that of -dra-plugin-dir. Default: plugins_registry below -root-dir; needs -csi")
 }
 
 func (f *csiFlags) check(all *flags, fail func(bad bool, format string, args ...any)) {
@@ -61,7 +60,7 @@ func (f *csiFlags) options(all *flags, storage *kube.Storage, topology *func() m
 	if topology != nil {
 		*topology = m.Topology
 	}
-	plugins.add(cmp.Or(f.registryDir, filepath.Join(all.rootDir, "plugins_registry")), csi.PluginType, m)
+	plugins.add(all.registryDir(), csi.PluginType, m)
 	nfs, err := volume.NewNFS(volume.NFSConfig{Root: all.rootDir})
 	if err != nil {
 		return nil, nil, err

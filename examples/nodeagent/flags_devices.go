@@ -36,13 +36,16 @@ func (f *deviceFlags) manager(rootDir string, nodes topology.Set, log *slog.Logg
 }
 
 // options returns what gives pods the devices of plugins.
-func (f *deviceFlags) options(m *devices.Manager, log *slog.Logger) []agent.Option {
+func (f *deviceFlags) options(all *flags, m *devices.Manager, plugins pluginDirs, log *slog.Logger) ([]agent.Option, error) {
+	server, err := deviceplugin.New(deviceplugin.Config{Dir: f.pluginDir, Devices: m, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	plugins.add(all.registryDir(), deviceplugin.PluginType, server.Handler())
 	return []agent.Option{
 		agent.WithInjector(m),
-		agent.WithRunner("device plugins", func(*agent.Components) (agent.Runner, error) {
-			return deviceplugin.New(deviceplugin.Config{Dir: f.pluginDir, Devices: m, Logger: log})
-		}),
-	}
+		agent.WithRunner("device plugins", func(*agent.Components) (agent.Runner, error) { return server, nil }),
+	}, nil
 }
 
 // podResources returns what serves the pod resources API, also on a node without devices, as a

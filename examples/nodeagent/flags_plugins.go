@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -10,8 +11,13 @@ import (
 	"github.com/sublet-dev/agent/pluginregistry"
 )
 
+// registryDir is the directory in which CSI drivers and device plugins register.
+func (f *flags) registryDir() string {
+	return cmp.Or(f.csi.registryDir, filepath.Join(f.rootDir, "plugins_registry"))
+}
+
 // pluginDirs are the directories in which drivers register, with who gets them by type. CSI
-// and DRA drivers may share one, as with a kubelet: each directory has one watcher, which
+// and DRA drivers, and device plugins, may share one, as with a kubelet: each directory has one watcher, which
 // would reject drivers that are for another.
 type pluginDirs map[string]map[string]pluginregistry.Handler
 

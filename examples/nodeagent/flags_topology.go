@@ -81,7 +81,11 @@ func (f *flags) resourceOptions(plugins pluginDirs, log *slog.Logger) ([]agent.O
 	opts := f.devices.podResources(devices, cpus, claims, log)
 	var providers []topology.Provider
 	if devices != nil {
-		opts, providers = append(opts, f.devices.options(devices, log)...), append(providers, devices)
+		plugged, err := f.devices.options(f, devices, plugins, log)
+		if err != nil {
+			return nil, err
+		}
+		opts, providers = append(opts, plugged...), append(providers, devices)
 	}
 	if cpus != nil {
 		providers = append(providers, cpus)
