@@ -138,9 +138,7 @@ func (p *PodManager) restoreAllocation(pod *corev1.Pod) (allocated, deferred *co
 // allocated. Those that it does not report are kept.
 func withAllocatedResources(pod *corev1.Pod, st *corev1.PodStatus) *corev1.Pod {
 	out := pod.DeepCopy()
-	if st.Resources != nil {
-		out.Spec.Resources = st.Resources.DeepCopy()
-	}
+	out.Spec.Resources = allocatedPodLevel(out, st)
 	for _, list := range [][]corev1.Container{out.Spec.InitContainers, out.Spec.Containers} {
 		for i := range list {
 			for _, cs := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses) {
@@ -148,6 +146,33 @@ func withAllocatedResources(pod *corev1.Pod, st *corev1.PodStatus) *corev1.Pod {
 					list[i].Resources.Requests, list[i].Resources.Limits = cs.AllocatedResources.DeepCopy(), cs.Resources.Limits.DeepCopy()
 				}
 			}
+		}
+	}
+	return out
+}
+
+// allocatedPodLevel returns the pod-level resources of a pod with the amounts that its status
+// reports as allocated. The status reports those of the whole pod, overhead and containers
+// included: the overhead is none of the spec's, and what the spec leaves to the containers is
+// no amount of the pod.
+func allocatedPodLevel(pod *corev1.Pod, st *corev1.PodStatus) *corev1.ResourceRequirements {
+	if pod.Spec.Resources == nil || st.Resources == nil && len(st.AllocatedResources) > 0 {
+		return nil // such as a pod that gets its first pod-level resources
+	}
+	out := pod.Spec.Resources.DeepCopy()
+	if st.Resources == nil {
+		return out
+	}
+	for _, lists := range [][2]corev1.ResourceList{{out.Requests, st.Resources.Requests}, {out.Limits, st.Resources.Limits}} {
+		for name := range lists[0] {
+			q, ok := lists[1][name]
+			if !ok {
+				delete(lists[0], name)
+				continue
+			}
+			q = q.DeepCopy()
+			q.Sub(pod.Spec.Overhead[name])
+			lists[0][name] = q
 		}
 	}
 	return out

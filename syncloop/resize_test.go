@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -250,6 +251,58 @@ func TestPodManager_StartsWithAllocationAfterBoot(t *testing.T) {
 			p.do(podsource.Update, newPod("a", asking("2")))
 			assert.Equal(t, "2", p.has(t, "a"))
 			assert.Empty(t, p.pendingResizes)
+		})
+	}
+}
+
+// SL-9: pod-level resources are restored as they were in the spec, although the status reports those
+// of the whole pod, with its overhead and with what only its containers ask for.
+func TestPodManager_RestoresPodLevelResources(t *testing.T) {
+	cpu := func(s string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(s)}
+	}
+	podLevel := func(amount string) func(*Pod) {
+		return func(p *Pod) {
+			p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+			}}}
+			p.Spec.Overhead = cpu("250m")
+			p.Spec.Resources = nil
+			if amount != "" {
+				p.Spec.Resources = &corev1.ResourceRequirements{Requests: cpu(amount), Limits: cpu(amount)}
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		before, after string
+		pending       bool
+	}{
+		"deferred before":         {"1", "4", true},
+		"made while stopped":      {"1", "4", false},
+		"the first of the pod":    {"", "4", false},
+		"less while one deferred": {"2", "1", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPods(t, func(c *PodManagerConfig) {
+				c.Admitters = []Admitter{cores("4")}
+				c.Inspector = running(func(types.UID) bool { return true })
+			})
+			had := newPod("a", podLevel(tt.before))
+			st := corev1.PodStatus{AllocatedResources: podspec.Requests(had), ContainerStatuses: []corev1.ContainerStatus{
+				{Name: "c", AllocatedResources: had.Spec.Containers[0].Resources.Requests, Resources: &had.Spec.Containers[0].Resources},
+			}}
+			if had.Spec.Resources != nil {
+				st.Resources = &corev1.ResourceRequirements{Requests: podspec.Requests(had), Limits: podspec.Limits(had)}
+			}
+			if tt.pending {
+				st.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred", Message: "then"}}
+			}
+			p.statuses.saved["a"] = st
+			allocated, deferred := p.restoreAllocation(newPod("a", podLevel(tt.after)))
+			require.NotNil(t, deferred)
+			want := newPod("a", podLevel(tt.before))
+			assert.True(t, equality.Semantic.DeepEqual(want.Spec, allocated.Spec), "%v, want %v", allocated.Spec, want.Spec)
+			assert.Equal(t, podspec.QOS(want), podspec.QOS(allocated))
 		})
 	}
 }
