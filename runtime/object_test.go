@@ -20,7 +20,9 @@ func TestRunsPods(t *testing.T) {
 
 // A node declares what plans have, and nothing for a runtime without plans.
 func TestDeclaredFeatures(t *testing.T) {
-	assert.Equal(t, []string{"RestartAllContainersOnContainerExits"}, runtime.DeclaredFeatures(struct{}{}))
+	assert.Equal(t, []string{
+		"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits",
+	}, runtime.DeclaredFeatures(struct{}{}))
 	assert.Empty(t, runtime.DeclaredFeatures(podSyncer{}))
 }
 

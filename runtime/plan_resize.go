@@ -19,12 +19,13 @@ const (
 )
 
 // resize plans the change of a running container's resources to those of the spec: in
-// place, or by a restart if its resize policy requires one.
+// place, or by a restart if its resize policy requires one. An init container never restarts for
+// that: what it has done is done, and an API server lets none with such a policy be resized.
 func (p *planner) resize(c *corev1.Container, kind ContainerType, have *Container) {
 	cpu, memory, quota := resized(p.pod, c, kind, have.Resources)
 	switch {
 	case !cpu && !memory && !quota:
-	case cpu && restartsFor(c, corev1.ResourceCPU), memory && restartsFor(c, corev1.ResourceMemory):
+	case kind != Init && (cpu && restartsFor(c, corev1.ResourceCPU) || memory && restartsFor(c, corev1.ResourceMemory)):
 		p.kill(have, ReasonResized, "its resources changed and its resize policy asks for a restart", p.grace)
 		p.start(c, kind, have.BackOffStep, ReasonResized)
 	default:
@@ -58,11 +59,11 @@ func NeedsResize(pod *corev1.Pod, c *corev1.Container, kind ContainerType, have 
 	return cpu || memory || quota
 }
 
-// resized reports which resources of a running container differ from its spec. Init
-// containers and ephemeral ones are not resized. quota means that there is a CPU limit
-// although the container has CPUs for itself, which never takes a restart.
+// resized reports which resources of a running container differ from its spec. Ephemeral
+// containers are not resized. quota means that there is a CPU limit although the container has
+// CPUs for itself, which never takes a restart.
 func resized(pod *corev1.Pod, c *corev1.Container, kind ContainerType, have *Resources) (cpu, memory, quota bool) {
-	if have == nil || kind == Init || kind == Ephemeral {
+	if have == nil || kind == Ephemeral {
 		return false, false, false
 	}
 	cpu, memory = differ(pod, c, have)

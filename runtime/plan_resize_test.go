@@ -143,7 +143,16 @@ func TestResize(t *testing.T) {
 		{"another request on CPUs of its own", newPod(always, regular("a", limits("1", "64Mi"), restartOn("cpu"))), view(has("500m", "", "64Mi", exclusive)), "kill a#0; start a#1"},
 		{"a quota on CPUs of its own that the node does not enforce", pod, view(has("500m", "500m", "64Mi", exclusive, noQuota)), ""},
 		{"CPUs of its own no more", pod, view(has("500m", "", "64Mi")), "update a#0"},
-		{"init containers are not resized", newPod(always, initC("a", limits("1", "1Gi")), regular("b")), view(has("2m", "10m", "64Mi")), ""},
+		{"init containers are resized while they run", newPod(always, initC("a", limits("1", "1Gi")), regular("b")), view(has("2m", "10m", "64Mi")), "update a#0"},
+		{"an init container in place whatever its policy", newPod(always, initC("a", limits("1", "1Gi"), restartOn("cpu")), regular("b")), view(has("2m", "10m", "64Mi")), "update a#0"},
+		{
+			"an init container that has completed", newPod(always, initC("a", limits("1", "1Gi")), regular("b")),
+			newView(ready(0), exited("a", 0, has("2m", "10m", "64Mi")), running("b")), "",
+		},
+		{
+			"an init container beside a sidecar", newPod(always, sidecarC("s", limits("1", "1Gi")), initC("a", limits("1", "1Gi")), regular("b")),
+			newView(ready(0), running("s", has("1", "1", "1Gi")), running("a", has("1", "1", "2Gi"))), "update a#0",
+		},
 		{"sidecars are", newPod(always, sidecarC("a", limits("1", "1Gi")), regular("b")), newView(ready(0), running("a", has("1", "10m", "1Gi")), running("b")), "update a#0"},
 		{
 			"a sidecar by restart", newPod(always, sidecarC("a", limits("1", "1Gi"), restartOn("memory")), regular("b")),
@@ -177,12 +186,13 @@ func TestResizing(t *testing.T) {
 	assert.True(t, runtime.NeedsResize(pod, c, runtime.Regular, resources("400m", "64Mi")))
 	assert.True(t, runtime.NeedsResize(pod, c, runtime.Regular, resources("500m", "32Mi")))
 	assert.True(t, runtime.NeedsResize(pod, c, runtime.Sidecar, resources("400m", "64Mi")))
-	assert.False(t, runtime.NeedsResize(pod, c, runtime.Init, resources("400m", "64Mi")))
+	assert.True(t, runtime.NeedsResize(pod, c, runtime.Init, resources("400m", "64Mi")))
 	assert.False(t, runtime.NeedsResize(pod, c, runtime.Ephemeral, resources("400m", "64Mi")))
 	alone := resources("500m", "64Mi")
 	alone.ExclusiveCPUs = true
 	assert.True(t, runtime.NeedsResize(pod, c, runtime.Regular, alone))
-	assert.False(t, runtime.NeedsResize(pod, c, runtime.Init, alone))
+	assert.True(t, runtime.NeedsResize(pod, c, runtime.Init, alone))
+	assert.False(t, runtime.NeedsResize(pod, c, runtime.Ephemeral, alone))
 	alone.CPULimit = nil
 	assert.False(t, runtime.NeedsResize(pod, c, runtime.Regular, alone))
 }
