@@ -101,10 +101,10 @@ func New(cfg Config) (*Admitter, error) {
 	}
 	a := &Admitter{cfg: cfg}
 	// The reported reason is the first one, in the kubelet's order. A critical pod is not rejected for want of
-	// resources if it has another reason; its ports are last because preempted pods free theirs.
+	// resources if it has another reason: pods are preempted for resources only, not for ports.
 	first := []check{a.system, a.features, a.sysctls}
 	a.checks = slices.Concat(first, []check{a.checkResources, a.affinity, a.nodeName, a.ports, a.taints})
-	a.criticalChecks = slices.Concat(first, []check{a.affinity, a.nodeName, a.taints, a.checkResources, a.ports})
+	a.criticalChecks = slices.Concat(first, []check{a.affinity, a.nodeName, a.ports, a.taints, a.checkResources})
 	return a, nil
 }
 

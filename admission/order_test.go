@@ -25,10 +25,10 @@ func TestAdmitter_FirstReason(t *testing.T) {
 		{"resources: {" + cpu + "}", selector + ", " + tolerant, "OutOfcpu", ReasonNodeAffinity},
 		{"resources: {" + cpu + "}", name + ", " + tolerant, "OutOfcpu", ReasonNodeName},
 		{"resources: {" + cpu + "}", "restartPolicy: Always", "OutOfcpu", ReasonTaint},
-		{"resources: {" + cpu + "}, " + port, tolerant, "OutOfcpu", "OutOfcpu"}, // the pod with the port may be preempted
+		{"resources: {" + cpu + "}, " + port, tolerant, "OutOfcpu", ReasonNodePorts}, // no pod is preempted for a port
 		{port, selector + ", " + name, ReasonNodeAffinity, ReasonNodeAffinity},
 		{port, name, ReasonNodeName, ReasonNodeName},
-		{port, "restartPolicy: Always", ReasonNodePorts, ReasonTaint},
+		{port, "restartPolicy: Always", ReasonNodePorts, ReasonNodePorts},
 		{port, tolerant, ReasonNodePorts, ReasonNodePorts},
 		{"resources: {requests: {cpu: 2, memory: 2Gi}}, " + port, "os: {name: windows}", ReasonOS, ReasonOS},
 	} {
