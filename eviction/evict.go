@@ -35,7 +35,7 @@ func (m *Manager) enforceLocal(ctx context.Context, u *runtime.NodeUsage, pods [
 		if msg, exceeds := exceedsLocalStorageLimit(pod, &u.Pods[i], since); exceeds {
 			found = true
 			e := runtime.Termination{GracePeriod: hardGracePeriod, Reason: Reason, Message: msg, Evicted: true, OverLimit: true}
-			if _, err := m.evict(ctx, metThreshold{}, []Candidate{{Pod: pod}}, e); err != nil {
+			if _, err := m.evict(ctx, metThreshold{}, []Candidate{{Pod: pod}}, e, nil); err != nil {
 				failed[pod.UID] = true
 			}
 		}
@@ -118,8 +118,9 @@ func (m *Manager) evictFor(ctx context.Context, t metThreshold, victims []Candid
 		signal: t.Signal, pod: pod.UID, used: victims[0].Usage, available: t.observation.Available,
 		others: usedBy(t.Signal, u, func(uid types.UID) bool { return uid != pod.UID }),
 	}
-	termination := runtime.Termination{GracePeriod: m.gracePeriod(t, pod), Reason: Reason, Evicted: true, Message: message(t, victims[0], u)}
-	evicted, err := m.evict(ctx, t, victims, termination)
+	text, annotations := message(t, victims[0], u)
+	termination := runtime.Termination{GracePeriod: m.gracePeriod(t, pod), Reason: Reason, Evicted: true, Message: text}
+	evicted, err := m.evict(ctx, t, victims, termination, annotations)
 	if err != nil {
 		return err
 	}
@@ -162,15 +163,18 @@ func (m *Manager) needsNewerUsage(s Signal, pods []*corev1.Pod, u *runtime.NodeU
 }
 
 // evict evicts the first of ranked for a threshold, or none for a local storage limit, and
-// waits for its cleanup as terminate does. A pod that takes longer is not chosen again.
-func (m *Manager) evict(ctx context.Context, t metThreshold, ranked []Candidate, termination runtime.Termination) (*evictedPod, error) {
+// waits for its cleanup as terminate does. A pod that takes longer is not chosen again. The event
+// has the annotations.
+func (m *Manager) evict(ctx context.Context, t metThreshold, ranked []Candidate, termination runtime.Termination, annotations map[string]string) (*evictedPod, error) {
 	pod := ranked[0].Pod
 	m.supersede(m.evicting[pod.UID])
 	if m.cfg.Hooks.Evicting != nil {
 		m.cfg.Hooks.Evicting(t.Signal, ranked, termination)
 	}
 	if m.cfg.Recorder != nil {
-		m.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, Reason, termination.Message, time.Now()))
+		event := podspec.NewEvent(pod, corev1.EventTypeWarning, Reason, termination.Message, time.Now())
+		event.Annotations = annotations
+		m.cfg.Recorder.Record(event)
 	}
 	startTime := time.Now()
 	lastEvictionAt, lastActionAt := m.state.lastEvictionAt, m.state.lastActionAt

@@ -308,6 +308,7 @@ func TestEvictionFails(t *testing.T) {
 		s.pause(time.Second)
 		assert.Equal(t, []string{"other"}, s.victims())
 		assert.Equal(t, []string{"stuck", "other"}, events.of)
+		assert.Equal(t, "memory", events.annotations["starved_resource"])
 	})
 }
 
@@ -317,9 +318,14 @@ func bounded(limit string) []corev1.Volume {
 	return []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &q}}}}
 }
 
-type fakeRecorder struct{ of []string }
+type fakeRecorder struct {
+	of          []string
+	annotations map[string]string // of the last event
+}
 
-func (r *fakeRecorder) Record(e *corev1.Event) { r.of = append(r.of, e.InvolvedObject.Name) }
+func (r *fakeRecorder) Record(e *corev1.Event) {
+	r.of, r.annotations = append(r.of, e.InvolvedObject.Name), e.Annotations
+}
 
 // A minimum reclaim keeps a threshold acting until there is that much more.
 func TestMinimumReclaim(t *testing.T) {

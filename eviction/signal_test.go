@@ -204,22 +204,25 @@ func TestMessage(t *testing.T) {
 		{UID: "other", Containers: []runtime.ContainerUsage{use("over", 9)}},
 		{UID: "u", Containers: []runtime.ContainerUsage{use("over", 2), use("within", 4), use("unknown", 8)}},
 	}}
-	for hard, want := range map[string]string{
-		"memory.available<2Mi": "The node was low on resource: memory. Threshold quantity: 2Mi, available: 1Mi. " +
-			"Container over was using 2Mi, request is 1Mi, has larger consumption of memory. ",
-		"nodefs.available<2Mi": "The node was low on resource: ephemeral-storage. Threshold quantity: 2Mi, available: 1Mi. " +
+	for hard, want := range map[string]struct{ text, containers, usage, starved string }{
+		"memory.available<2Mi": {"The node was low on resource: memory. Threshold quantity: 2Mi, available: 1Mi. " +
+			"Container over was using 2Mi, request is 1Mi, has larger consumption of memory. ", "over", "2Mi", "memory"},
+		"nodefs.available<2Mi": {"The node was low on resource: ephemeral-storage. Threshold quantity: 2Mi, available: 1Mi. " +
 			"Container over was using 4Mi, request is 0, has larger consumption of ephemeral-storage. " +
-			"Container within was using 8Mi, request is 0, has larger consumption of ephemeral-storage. ",
-		"nodefs.inodesFree<2k": "The node was low on resource: inodes. Threshold quantity: 2k, available: 1048576. ",
-		"pid.available<2k":     "The node was low on resource: pids. Threshold quantity: 2k, available: 1048576. ",
+			"Container within was using 8Mi, request is 0, has larger consumption of ephemeral-storage. ", "over,within", "4Mi,8Mi", "ephemeral-storage"},
+		"nodefs.inodesFree<2k": {"The node was low on resource: inodes. Threshold quantity: 2k, available: 1048576. ", "", "", "inodes"},
+		"pid.available<2k":     {"The node was low on resource: pids. Threshold quantity: 2k, available: 1048576. ", "", "", "pids"},
 	} {
-		m := metBy(t, hard, "", 1<<20, 1<<30)
-		assert.Equal(t, want, message(m, Candidate{Pod: pod}, u))
+		text, annotations := message(metBy(t, hard, "", 1<<20, 1<<30), Candidate{Pod: pod}, u)
+		assert.Equal(t, want.text, text)
+		assert.Equal(t, map[string]string{
+			"offending_containers": want.containers, "offending_containers_usage": want.usage, "starved_resource": want.starved,
+		}, annotations)
 	}
 	m := metBy(t, "io.psi.full.avg10>12.5%", "", 0, 0)
 	m.observation.Percent = 45.678
 	assert.Equal(t, "The node was low on resource: ephemeral-storage. Threshold pressure: 12.5%, pressure: 45.68%. The pod waited 30.00% of the time. ",
-		message(m, Candidate{Pod: pod, Usage: 3000, Stalled: true}, u))
+		textOf(message(m, Candidate{Pod: pod, Usage: 3000, Stalled: true}, u)))
 }
 
 // EV-6: a request of the pod itself is in the message; ephemeral containers, which cannot request anything, are not.
@@ -234,13 +237,19 @@ func TestMessage_PodLevelAndEphemeral(t *testing.T) {
 	u := &runtime.NodeUsage{Pods: []runtime.PodUsage{{UID: "u", Memory: memory(5), Containers: []runtime.ContainerUsage{
 		{Name: "main", Memory: memory(2)}, {Name: "debug", Memory: memory(2)},
 	}}}}
+	text, annotations := message(metBy(t, "memory.available<2Mi", "", 1<<20, 1<<30), Candidate{Pod: pod}, u)
 	assert.Equal(t, "The node was low on resource: memory. Threshold quantity: 2Mi, available: 1Mi. "+
 		"Pod web was using 5Mi, request is 3Mi, has larger consumption of memory. "+
-		"Container main was using 2Mi, request is 0, has larger consumption of memory. ",
-		message(metBy(t, "memory.available<2Mi", "", 1<<20, 1<<30), Candidate{Pod: pod}, u))
+		"Container main was using 2Mi, request is 0, has larger consumption of memory. ", text)
+	assert.Equal(t, map[string]string{
+		"offending_pod": "web", "offending_pod_usage": "5Mi",
+		"offending_containers": "main", "offending_containers_usage": "2Mi", "starved_resource": "memory",
+	}, annotations)
 	assert.Equal(t, "The node was low on resource: pids. Threshold quantity: 2k, available: 1048576. ",
-		message(metBy(t, "pid.available<2k", "", 1<<20, 1<<30), Candidate{Pod: pod}, u))
+		textOf(message(metBy(t, "pid.available<2k", "", 1<<20, 1<<30), Candidate{Pod: pod}, u)))
 }
+
+func textOf(message string, _ map[string]string) string { return message }
 
 // EV-8: the transition time is that of the status of the same condition.
 func TestNodeConditions_TransitionTime(t *testing.T) {
