@@ -242,7 +242,7 @@ func newPodManager(c *Components) (*syncloop.PodManager, error) {
 	cfg := syncloop.PodManagerConfig{
 		Workers: c.PodWorkers, Statuses: c.StatusManager, Probes: c.Prober, Inspector: c.PLEG, Admitters: []syncloop.Admitter{fits}, Preemptor: fits,
 		Expected: func() []*corev1.Pod { return c.Sources.Expected(c.StatusManager.Pods()) },
-		Recorder: c.Recorder, Logger: c.Logger, Hooks: own.Join(c.Logger, c.Hooks.PodManager),
+		Observed: c.PodCache.Get, Reported: c.StatusManager.Pods, Recorder: c.Recorder, Logger: c.Logger, Hooks: own.Join(c.Logger, c.Hooks.PodManager),
 	}
 	if c.Eviction != nil {
 		cfg.Admitters, cfg.UnderPressure = append(cfg.Admitters, c.Eviction), c.Eviction.UnderPressure

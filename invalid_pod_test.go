@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,7 +115,7 @@ func TestAgent_LeavesRunningInvalidPodAlone(t *testing.T) {
 		"it is deleted": {func(_ *agenttest.Machine, src *podsource.Memory) {
 			src.Put(deletedVersion(invalidVersion(agenttest.Pod("web"))))
 		}, []string{}, corev1.PodFailed, []string{"web"}},
-		"it is removed": {func(_ *agenttest.Machine, src *podsource.Memory) { src.Delete("default", "web") }, []string{}, corev1.PodRunning, []string{"web"}},
+		"it is removed": {func(_ *agenttest.Machine, src *podsource.Memory) { src.Delete("default", "web") }, []string{}, corev1.PodFailed, []string{"web"}},
 		"it is valid again": {func(m *agenttest.Machine, src *podsource.Memory) {
 			src.Put(agenttest.Pod("web"))
 			time.Sleep(time.Minute)
@@ -154,4 +155,64 @@ func TestAgent_LeavesRunningInvalidPodAlone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// SR-11: the status of an invalid pod that runs follows its containers, whose spec is that of the
+// process that started it.
+func TestAgent_ReportsContainersOfRunningInvalidPod(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before, after []string // containers that end before the agent starts, and later
+		want          corev1.PodPhase
+		running       []string
+	}{
+		"none ends":                      {nil, nil, corev1.PodRunning, []string{"web", "web"}},
+		"one ends":                       {nil, []string{"main"}, corev1.PodRunning, []string{"web"}},
+		"one has ended without an agent": {[]string{"main"}, nil, corev1.PodRunning, []string{"web"}},
+		"all end, but not the sandbox":   {[]string{"main"}, []string{"second"}, corev1.PodFailed, []string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			agenttest.OnMachine(t, node.Config{}, func(t *testing.T, m *agenttest.Machine) {
+				sink := newDeletionsSink()
+				web := agenttest.PodWithPolicy("web", corev1.RestartPolicyNever)
+				web.Spec.Containers = append(web.Spec.Containers, corev1.Container{Name: "second", Image: "app:1"})
+				web.Spec.Containers[1].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}}
+				src := podsource.NewMemory(web)
+				opts := []agent.Option{agent.WithSource("api", podsource.NotStatic(src)), agent.WithStatusSink(sink)}
+				a := m.Start(opts...)
+				time.Sleep(time.Minute)
+				a.Stop()
+				require.True(t, isReady(sink.Of("web")))
+
+				for _, c := range tt.before {
+					m.StopContainer(c)
+				}
+				src.Put(invalidVersion(web))
+				a = m.Start(opts...)
+				defer a.Stop()
+				time.Sleep(time.Minute)
+				assert.Equal(t, tt.before == nil, isReady(sink.Of("web")))
+				for _, c := range tt.after {
+					m.StopContainer(c)
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				st := sink.Of("web")
+				assert.Equal(t, tt.want, st.Phase)
+				assert.Equal(t, tt.before == nil && tt.after == nil, isReady(st))
+				assert.Equal(t, tt.running, m.Running())
+				require.Len(t, st.ContainerStatuses, 2)
+				for _, c := range st.ContainerStatuses {
+					ended := slices.Contains(slices.Concat(tt.before, tt.after), c.Name)
+					assert.Equal(t, ended, c.State.Terminated != nil, c.Name)
+					assert.Equal(t, !ended, c.Ready, c.Name)
+				}
+			})
+		})
+	}
+}
+
+func isReady(st corev1.PodStatus) bool {
+	return slices.ContainsFunc(st.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }

@@ -2,6 +2,7 @@ package syncloop
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,12 +10,14 @@ import (
 
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // A source that is not static delivers pods that are invalid: see podsource.InvalidReason.
 // They are rejected. One that runs since before this process started was valid for the
 // process that started it. It is left alone, without a worker, for as long as it runs. Its
-// resources count, and it ends like any other pod when it is deleted.
+// resources count, its status follows its containers, and it ends like any other pod when it is
+// deleted.
 
 // reasonInvalid is the reason of pods that are rejected because they are invalid.
 const reasonInvalid = "InvalidPod"
@@ -27,35 +30,73 @@ func rejectInvalid(pod *corev1.Pod) podspec.AdmitResult {
 
 // leaveAlone keeps an invalid pod that runs.
 func (p *PodManager) leaveAlone(pod *corev1.Pod, now time.Time) {
-	p.setLeftAlone(pod)
+	p.setLeftAlone(pod, p.lastReported(pod.UID))
 	message := podsource.InvalidReason(pod)
 	p.cfg.Logger.Warn("invalid pod left alone because it runs", podAttrs(pod, sourceAttr(pod), slog.String("message", message))...)
 	if p.cfg.Recorder != nil {
 		p.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, reasonInvalid,
 			"Pod is invalid for this node and runs without being synced: "+message, now))
 	}
+	p.observeLeftAlone(pod.UID)
+}
+
+// lastReported returns the pod as it was reported last, or nil.
+func (p *PodManager) lastReported(uid types.UID) *corev1.Pod {
+	if p.cfg.Observed == nil || p.cfg.Reported == nil {
+		return nil
+	}
+	pods := p.cfg.Reported()
+	i := slices.IndexFunc(pods, func(pod *corev1.Pod) bool { return pod.UID == uid })
+	if i < 0 {
+		return nil
+	}
+	return pods[i]
+}
+
+// observeLeftAlone reports the state of a pod that is left alone. Of the spec of an invalid pod too
+// little is known, so it is that of the last report. A pod that has ended, although its sandbox
+// may be ready, is stopped.
+func (p *PodManager) observeLeftAlone(uid types.UID) {
+	d := p.get(uid)
+	if d == nil || d.reported == nil {
+		return
+	}
+	observed, ok := p.cfg.Observed(uid)
+	if !ok || observed.ObservedAt.IsZero() {
+		return
+	}
+	pod := *d.reported
+	pod.Status = d.pod.Status
+	if st := p.cfg.Statuses.Observe(&pod, runtime.Report{Observed: observed}); podspec.IsTerminalPhase(st.Phase) {
+		p.startLeftAlone(d.pod, time.Now())
+	}
 }
 
 // changeLeftAlone handles a newer version of a pod that is left alone.
 func (p *PodManager) changeLeftAlone(pod *corev1.Pod, now time.Time) {
 	if isInvalid(pod) && !isFinished(pod) {
-		p.setLeftAlone(pod)
+		p.setLeftAlone(pod, p.get(pod.UID).reported)
+		p.observeLeftAlone(pod.UID)
 		return
 	}
 	p.startLeftAlone(pod, now)
 }
 
-// rejectStopped rejects a pod that was left alone, if it does not run any more.
-func (p *PodManager) rejectStopped(uid types.UID) {
+// followLeftAlone handles an event of a pod that is left alone: it is rejected if it does not run any
+// more.
+func (p *PodManager) followLeftAlone(uid types.UID) {
 	d := p.get(uid)
-	if d == nil || !d.leftAlone || p.cfg.Inspector.IsRunning(uid) {
-		return
+	switch {
+	case d == nil || !d.leftAlone:
+	case p.cfg.Inspector.IsRunning(uid):
+		p.observeLeftAlone(uid)
+	default:
+		p.startLeftAlone(d.pod, time.Now())
 	}
-	p.startLeftAlone(d.pod, time.Now())
 }
 
-func (p *PodManager) setLeftAlone(pod *corev1.Pod) {
-	p.set(pod.UID, &desiredPod{pod: pod, leftAlone: true})
+func (p *PodManager) setLeftAlone(pod, reported *corev1.Pod) {
+	p.set(pod.UID, &desiredPod{pod: pod, leftAlone: true, reported: reported})
 	p.activePods.put(pod)
 }
 

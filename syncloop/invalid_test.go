@@ -48,7 +48,7 @@ func TestPodManager_LeavesRunningInvalidPodAlone(t *testing.T) {
 		return p
 	}
 	p := start()
-	assert.Empty(t, p.do(podsource.Remove, newPod("a", invalid)), "housekeeping terminates it")
+	assert.Equal(t, []string{"remove a"}, p.do(podsource.Remove, newPod("a", invalid)), "a worker ends it, and reports that")
 	assert.NotContains(t, p.AddDesiredUIDs(nil), types.UID("a"))
 	assert.Equal(t, []string{"create a "}, start().do(podsource.Update, newPod("a")))
 	assert.Equal(t, []string{"create a "}, start().do(podsource.Delete, newPod("a", invalid, deleting)))

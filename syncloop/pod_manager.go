@@ -55,12 +55,6 @@ type Inspector interface {
 	Uninspected() []types.UID
 }
 
-// noInspector is the Inspector of an empty runtime.
-type noInspector struct{}
-
-func (noInspector) IsRunning(types.UID) bool { return false }
-func (noInspector) Uninspected() []types.UID { return nil }
-
 // Admitter decides whether a new pod may run beside the other pods. These are in no
 // order: the admitted pods that have not finished, and those that have run since before
 // this process started and may be desired. Admit does no I/O and does not block.
@@ -89,6 +83,11 @@ type PodManagerConfig struct {
 	// and those of a previous process whose source has not synced. If they run, they
 	// count as other pods for admission. Default: none.
 	Expected func() []*corev1.Pod
+	// Observed returns the state of a pod in the runtime, from memory, and Reported all pods
+	// with the spec and the status that were reported last. The status of an invalid pod that
+	// runs follows from both. Default: it stays as it was.
+	Observed func(uid types.UID) (runtime.Pod, bool)
+	Reported func() []*corev1.Pod
 
 	// UnderPressure reports, from memory, whether the node lacks a resource for which it
 	// evicts. Evicted static pods are not started again meanwhile. Default: never.
@@ -161,6 +160,7 @@ type desiredPod struct {
 	pod             *corev1.Pod
 	rejected        bool
 	leftAlone       bool        // it is invalid and runs. No worker knows it
+	reported        *corev1.Pod // of a pod that is left alone: as the process that started it has reported it; may be nil
 	preemption      *preemption // why the pod waits; nil: it does not. No worker knows a pod that waits
 	waitsForCleanup bool        // resources of an earlier pod of the UID are being removed; no worker knows the pod
 }
@@ -255,7 +255,7 @@ func (p *PodManager) HandlePodSync(uid types.UID, why podworkers.RequeueReason) 
 	if p.pendingResizes[uid] != nil {
 		p.retryResize(uid, time.Now()) // another pod may have finished
 	}
-	p.rejectStopped(uid)
+	p.followLeftAlone(uid)
 	p.cfg.Workers.Requeue(uid, why)
 }
 
@@ -324,9 +324,6 @@ func (p *PodManager) remove(uid types.UID, now time.Time) {
 		return
 	}
 	p.activePods.drop(uid)
-	if d.leftAlone {
-		return // housekeeping terminates it
-	}
 	p.removed[uid] = now
 	p.stopWaiting(uid)
 	if d.rejected { // its status is final

@@ -110,9 +110,23 @@ func (m *Machine) Running() []string {
 // StopContainers stops all containers without the agent.
 func (m *Machine) StopContainers() {
 	m.t.Helper()
+	m.stopContainers(func(string) bool { return true })
+}
+
+// StopContainer stops the containers of that name without the agent.
+func (m *Machine) StopContainer(name string) {
+	m.t.Helper()
+	m.stopContainers(func(other string) bool { return other == name })
+}
+
+func (m *Machine) stopContainers(chosen func(name string) bool) {
+	m.t.Helper()
 	list, err := m.Runtime.ListContainers(m.t.Context(), &v1.ListContainersRequest{})
 	require.NoError(m.t, err)
 	for _, c := range list.GetContainers() {
+		if !chosen(c.GetMetadata().GetName()) {
+			continue
+		}
 		_, err := m.Runtime.StopContainer(m.t.Context(), &v1.StopContainerRequest{ContainerId: c.GetId()})
 		require.NoError(m.t, err)
 	}
