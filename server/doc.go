@@ -31,6 +31,12 @@
 //     Origin such requests have status 403. This includes Config.Handlers and
 //     Config.KubeAPI, but not a handler that changes something by GET.
 //   - The URLs of the runtime's streaming server never leave the node.
+//   - The channels of a WebSocket share a connection without flow control, as those of SPDY
+//     do. While a command does not read its stdin, and more of it was sent than fits into
+//     the buffers in between, neither a new size of the terminal nor the end of stdin
+//     reaches the command; its output reaches the client. kubectl ends such a session
+//     after a minute. That the client is gone is noticed within seconds with version 5 of
+//     the protocol, which kubectl uses, otherwise at the idle timeout of the runtime.
 //   - The resources that clients use are bounded: connections, streams, sizes and times.
 //     A client that stalls costs one connection.
 //

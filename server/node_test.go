@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +53,8 @@ type fakeNode struct {
 	log    func(ctx context.Context, opts *corev1.PodLogOptions, stdout, stderr io.Writer) error
 	calls  []string
 	exited chan struct{} // a command of fakeRuntime returned
+	stall  chan struct{} // closed at the end of the command "stall"
+	output atomic.Int64  // bytes that commands "flood" have written
 }
 
 func newFakeNode(t *testing.T) *fakeNode {
@@ -180,6 +183,16 @@ func (f fakeRuntime) Exec(ctx context.Context, _ string, cmd []string, in io.Rea
 	case "output":
 		_, err := out.Write(make([]byte, 1<<20))
 		return err
+	case "stall":
+		<-f.n.stall
+		return nil
+	case "flood":
+		for {
+			k, err := out.Write(make([]byte, 32<<10))
+			if f.n.output.Add(int64(k)); err != nil {
+				return err
+			}
+		}
 	case "hang":
 		_, _ = io.WriteString(out, "started")
 		if in != nil {

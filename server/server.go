@@ -116,6 +116,7 @@ type Server struct {
 	runtime       *http.Transport  // to the runtime's streaming server
 	started       time.Time
 	headerTimeout time.Duration
+	stallPeriod   time.Duration
 }
 
 // New returns a Server. It does no I/O; Run fails if the address is in use.
@@ -131,7 +132,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, mux: http.NewServeMux(), routes: map[string]route{}, streams: make(chan struct{}, cfg.MaxStreams),
-		runtime: runtimeTransport(), started: time.Now(), headerTimeout: headerTimeout,
+		runtime: runtimeTransport(), started: time.Now(), headerTimeout: headerTimeout, stallPeriod: stallPeriod,
 	}
 	s.register()
 	return s, nil

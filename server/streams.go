@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -111,7 +112,10 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request, opts *corev1.PodA
 		s.fail(w, r, err, http.StatusInternalServerError)
 		return
 	}
-	client := &streamWriter{ResponseWriter: w, idle: s.cfg.StreamIdleTimeout}
+	client := &streamWriter{ResponseWriter: w, idle: s.cfg.StreamIdleTimeout, taken: func(conn net.Conn) {
+		// A client that reads nothing must not delay the end of the server.
+		context.AfterFunc(r.Context(), func() { _ = conn.Close() })
+	}}
 	switch {
 	case opts != nil && wsstream.IsWebSocketRequestWithStreamCloseProtocol(r):
 		s.translate(client, r, target, opts)
@@ -171,7 +175,8 @@ func runtimeTransport() *http.Transport {
 // written for the idle timeout.
 type streamWriter struct {
 	http.ResponseWriter
-	idle time.Duration
+	idle  time.Duration
+	taken func(net.Conn) // is called with the connection
 }
 
 func (w *streamWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
@@ -182,6 +187,7 @@ func (w *streamWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	w.taken(conn)
 	idle := &idleConn{Conn: conn, idle: w.idle}
 	idle.used()
 	if n := rw.Reader.Buffered(); n > 0 {

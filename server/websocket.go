@@ -2,9 +2,11 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -32,6 +34,7 @@ const (
 	spdyPortForward = "portforward.k8s.io"
 
 	streamPingPeriod = 5 * time.Second
+	stallPeriod      = 5 * time.Second
 )
 
 // The channels of a WebSocket, by number.
@@ -77,16 +80,28 @@ func (s *Server) translate(w http.ResponseWriter, r *http.Request, target *url.U
 		first = channelStdout
 	}
 	_, _ = client[first].Write([]byte{})
-	join(upstream, streams, client)
+	s.join(upstream, streams, client, client[first])
 }
 
 // join copies between the streams of the runtime and of the client until the runtime
-// has ended those that it writes, or one side has closed the connection.
-func join(upstream io.Closer, streams [channelCount]httpstream.Stream, client []io.ReadWriteCloser) {
+// has ended those that it writes, or one side has closed the connection. Empty messages to
+// probe show whether there is a client.
+func (s *Server) join(upstream io.Closer, streams [channelCount]httpstream.Stream, client []io.ReadWriteCloser, probe io.Writer) {
 	var input, output sync.WaitGroup
 	if streams[channelStdin] != nil {
+		stdin, done := &stallWriter{Writer: streams[channelStdin]}, make(chan struct{})
+		// All channels of a client share its connection, which is not read while the runtime
+		// accepts no stdin. So only a write shows then that the client is gone.
+		go stdin.watch(done, s.stallPeriod, func() bool {
+			_, err := probe.Write([]byte{})
+			if err != nil {
+				_ = upstream.Close()
+			}
+			return err == nil
+		})
 		input.Go(func() {
-			_, _ = io.Copy(streams[channelStdin], client[channelStdin])
+			_, _ = io.Copy(stdin, client[channelStdin])
+			close(done)
 			_ = streams[channelStdin].Close() // the end of stdin
 			// A process that reads no stdin must not stop the other channels.
 			_, _ = io.Copy(io.Discard, client[channelStdin])
@@ -141,26 +156,60 @@ func channels(opts *corev1.PodAttachOptions) []wsstream.ChannelType {
 	return all
 }
 
+// spdyConn is a SPDY connection to the runtime.
+type spdyConn struct {
+	httpstream.Connection
+	conn io.Closer
+}
+
+// Close closes the connection before the streams: the frames that end these would wait
+// behind stdin that the runtime does not accept.
+func (c *spdyConn) Close() error {
+	return errors.Join(c.conn.Close(), c.Connection.Close())
+}
+
+// bodyConn has the methods of a net.Conn that SPDY uses.
+type bodyConn struct {
+	net.Conn // nil
+	body     io.ReadWriteCloser
+}
+
+func (c bodyConn) Read(b []byte) (int, error)  { return c.body.Read(b) }
+func (c bodyConn) Write(b []byte) (int, error) { return c.body.Write(b) }
+func (c bodyConn) Close() error                { return c.body.Close() }
+
 // dialSPDY connects to the runtime's streaming server with version 4 of the protocol.
-func (s *Server) dialSPDY(ctx context.Context, target *url.URL) (httpstream.Connection, error) {
-	trip, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
-		TLS: s.runtime.TLSClientConfig, PingPeriod: streamPingPeriod,
-		Proxier: func(*http.Request) (*url.URL, error) { return nil, nil }, //nolint:nilnil // no proxy
-	})
+func (s *Server) dialSPDY(ctx context.Context, target *url.URL) (*spdyConn, error) {
+	body, err := s.upgradeToSPDY(ctx, target, spdyV4)
 	if err != nil {
 		return nil, err
 	}
+	conn, err := spdy.NewClientConnectionWithPings(bodyConn{body: body}, streamPingPeriod)
+	if err != nil {
+		return nil, err // which has closed body
+	}
+	return &spdyConn{Connection: conn, conn: body}, nil
+}
+
+// upgradeToSPDY returns a connection to the runtime's streaming server after the handshake.
+func (s *Server) upgradeToSPDY(ctx context.Context, target *url.URL, protocol string) (io.ReadWriteCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Set(httpstream.HeaderProtocolVersion, spdyV4)
-	response, err := trip.RoundTrip(request)
+	request.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
+	request.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
+	request.Header.Set(httpstream.HeaderProtocolVersion, protocol)
+	response, err := s.runtime.RoundTrip(request)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = response.Body.Close() }()
-	return trip.NewConnection(response)
+	conn, ok := response.Body.(io.ReadWriteCloser)
+	if !ok || response.StatusCode != http.StatusSwitchingProtocols {
+		_ = response.Body.Close()
+		return nil, fmt.Errorf("upgrade to SPDY: status %d", response.StatusCode)
+	}
+	return conn, nil
 }
 
 // createStreams creates those that the options ask for, that of the result first.
@@ -183,25 +232,12 @@ func createStreams(conn httpstream.Connection, opts *corev1.PodAttachOptions) (s
 
 // tunnel serves SPDY inside a WebSocket: after the handshakes it copies bytes.
 func (s *Server) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL) {
-	request, err := http.NewRequestWithContext(r.Context(), http.MethodPost, target.String(), http.NoBody)
+	upstream, err := s.upgradeToSPDY(r.Context(), target, spdyPortForward)
 	if err != nil {
 		s.upstreamError(w, r, err)
 		return
 	}
-	request.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
-	request.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
-	request.Header.Set(httpstream.HeaderProtocolVersion, spdyPortForward)
-	response, err := s.runtime.RoundTrip(request)
-	if err != nil {
-		s.upstreamError(w, r, err)
-		return
-	}
-	defer func() { _ = response.Body.Close() }()
-	upstream, ok := response.Body.(io.ReadWriteCloser)
-	if !ok || response.StatusCode != http.StatusSwitchingProtocols {
-		s.upstreamError(w, r, fmt.Errorf("upgrade to SPDY: status %d", response.StatusCode))
-		return
-	}
+	defer func() { _ = upstream.Close() }()
 	websocket.Server{
 		Handshake: func(c *websocket.Config, r *http.Request) error {
 			if !slices.Contains(c.Protocol, tunnelProtocol) {

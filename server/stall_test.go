@@ -1,0 +1,117 @@
+package server_test
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/websocket"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/sublet-dev/agent/server"
+)
+
+// stalled executes a command that reads no stdin, and returns the connection of its client
+// when that cannot send any more of it.
+func (n *secureNode) stalled(t *testing.T) net.Conn {
+	t.Helper()
+	cfg, err := websocket.NewConfig("wss://"+n.addr+"/exec/default/web/app?command=stall&input=1&output=1", "https://"+n.addr)
+	require.NoError(t, err)
+	cfg.Protocol = []string{"v5.channel.k8s.io"}
+	cfg.Header.Set("Authorization", "Bearer good")
+	conn := dial(t, n.addr)
+	tlsConfig := n.tls()
+	tlsConfig.ServerName = "127.0.0.1"
+	secure := tls.Client(conn, tlsConfig)
+	client, err := websocket.NewClient(cfg, secure)
+	require.NoError(t, err)
+	client.PayloadType = websocket.BinaryFrame
+	frame := make([]byte, 32<<10) // of channel 0
+	for err == nil {
+		require.NoError(t, client.SetWriteDeadline(time.Now().Add(time.Second)))
+		_, err = client.Write(frame)
+	}
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	return conn
+}
+
+// A command that reads no stdin does not keep the server from its end.
+func TestServe_EndsStreamWithUnreadInput(t *testing.T) {
+	n := serveSecure(t)
+	n.stall = make(chan struct{})
+	defer close(n.stall)
+	s, err := server.New(n.cfg)
+	require.NoError(t, err)
+	l := listen(t)
+	n.addr = l.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	n.stalled(t)
+	cancel()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("the stream still runs")
+	}
+}
+
+// A client that does not read the output does not keep the server from its end.
+func TestServe_EndsStreamWithUnreadOutput(t *testing.T) {
+	n := serveSecure(t)
+	s, err := server.New(n.cfg)
+	require.NoError(t, err)
+	l := listen(t)
+	n.addr = l.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	release := make(chan struct{})
+	defer close(release)
+	unread := writerFunc(func(b []byte) (int, error) {
+		if len(b) > 0 {
+			<-release
+		}
+		return len(b), nil
+	})
+	for _, e := range n.executors(t, "/exec/default/web/app", with(command("flood"), "output")) {
+		go func() { _ = e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: unread}) }()
+	}
+	before := int64(0)
+	require.Eventually(t, func() bool { // all buffers in between are full
+		now := n.output.Load()
+		full := now > 0 && now == before
+		before = now
+		return full
+	}, time.Minute, time.Second)
+	cancel()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("a stream still runs")
+	}
+}
+
+// The stream of a client that is gone ends although the command has not read its stdin.
+func TestExec_ClientWithUnreadInputGoesAway(t *testing.T) {
+	n := serveSecure(t)
+	n.stall = make(chan struct{})
+	defer close(n.stall)
+	cfg := n.cfg
+	cfg.MaxStreams = 1
+	n.addr = serve(t, cfg, func(s *server.Server) { s.SetStallPeriod(10 * time.Millisecond) })
+	require.NoError(t, n.stalled(t).Close())
+	c := n.client(t)
+	require.EventuallyWithT(t, func(ct *assert.CollectT) {
+		status, _, _ := n.do(t, c, http.MethodPost, "/run/default/web/app?cmd=true", "good")
+		assert.Equal(ct, http.StatusOK, status)
+	}, time.Minute, 10*time.Millisecond)
+}
