@@ -154,11 +154,16 @@ func (c *collection) publish(ch change) {
 	}
 }
 
-// list returns all objects, sorted by namespace and name, and the version of the list.
-func (c *collection) list() ([]object, uint64) {
+// list returns all objects, sorted by namespace and name, the version of the last change, since
+// which the list is the same, and the current version.
+func (c *collection) list() (all []object, changed, current uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.sorted(), c.versions.current()
+	changed = c.oldest
+	if n := len(c.history); n > 0 {
+		changed = c.history[n-1].version
+	}
+	return c.sorted(), changed, c.versions.current()
 }
 
 // sorted returns all objects in the order of lists.
@@ -212,8 +217,8 @@ type start struct {
 	version uint64   // of the two above
 }
 
-// watch registers a watcher of the changes after a version; nil: of all objects and then
-// their changes. It returns false if the version is too old or not known.
+// watch registers a watcher of the changes after a version, 0: from now on; nil: of all objects
+// and then their changes. It returns false if the version is too old or not known.
 func (c *collection) watch(after *uint64) (*watcher, start, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,6 +226,7 @@ func (c *collection) watch(after *uint64) (*watcher, start, bool) {
 	switch {
 	case after == nil:
 		from.objects = c.sorted()
+	case *after == 0:
 	case *after < c.oldest || *after > from.version:
 		return nil, from, false
 	default:

@@ -36,6 +36,10 @@ func (a *API) delete(r *request) error {
 
 // deleteAll deletes the pods that the selectors choose.
 func (a *API) deleteAll(r *request) error {
+	as, err := r.form() // before a pod is deleted
+	if err != nil {
+		return err
+	}
 	opts, err := r.deleteOptions()
 	if err != nil {
 		return err
@@ -47,21 +51,21 @@ func (a *API) deleteAll(r *request) error {
 	if err := a.refreshNow(r.Context(), r.resource); err != nil {
 		return err
 	}
-	all, version := r.resource.collection.list()
-	list := listOf{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatUint(version, 10)}, Items: []object{}}
+	all, _, version := r.resource.collection.list()
+	deleted := []object{}
 	for _, o := range all {
 		if !sel.matches(o) {
 			continue
 		}
-		deleted, err := a.deletePod(r, o, opts)
+		d, err := a.deletePod(r, o, opts)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
-		if deleted != nil {
-			list.Items = append(list.Items, deleted)
+		if d != nil {
+			deleted = append(deleted, d)
 		}
 	}
-	return r.respond(http.StatusOK, list)
+	return r.respondList(as, deleted, version)
 }
 
 // deleteOptions returns those of the body, which the query supplements.

@@ -2,6 +2,7 @@ package kubeapi_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"testing"
 
@@ -32,6 +33,24 @@ func TestDelete_PreconditionsAndOptions(t *testing.T) {
 	require.NoError(t, client.Delete(t.Context(), "a", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &created.UID}}))
 	e.create("b")
 	assert.Contains(t, e.do("DELETE", pods+"/b?gracePeriodSeconds=5", "").body, `"deletionGracePeriodSeconds":5`)
+}
+
+// The form of the answer is known before a pod is deleted.
+func TestDelete_CollectionInOtherForms(t *testing.T) {
+	e := newEnv(t, nil)
+	e.create("a")
+	assert.Equal(t, http.StatusNotAcceptable, e.do("DELETE", pods, "", "Accept", "application/yaml").code)
+	pod, err := e.client.CoreV1().Pods("shop").Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Nil(t, pod.DeletionTimestamp)
+	res := e.do("DELETE", pods, "", "Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")
+	require.Equal(t, http.StatusOK, res.code)
+	var list metav1.PartialObjectMetadataList
+	require.NoError(t, json.Unmarshal([]byte(res.body), &list))
+	assert.Equal(t, "PartialObjectMetadataList", list.Kind)
+	require.Len(t, list.Items, 1)
+	assert.NotNil(t, list.Items[0].DeletionTimestamp)
+	assert.NotContains(t, res.body, `"spec"`)
 }
 
 func TestDelete_Collection(t *testing.T) {

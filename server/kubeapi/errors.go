@@ -53,6 +53,19 @@ func errExpired(format string, args ...any) error {
 	return status(http.StatusGone, metav1.StatusReasonExpired, format, args...)
 }
 
+// errOption is the error for an option of a list or a watch that is not valid.
+func errOption(name, why string) error {
+	return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", field.ErrorList{field.Forbidden(field.NewPath(name), name+" "+why)})
+}
+
+// errTooLargeVersion is the error for a version that there is not yet. Clients list again
+// without it by the cause: it is that of another process.
+func errTooLargeVersion(want, version uint64) error {
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", want, version), 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	return err
+}
+
 // errInvalid is the error for a pod with fields that are not valid.
 func errInvalid(pod string, errs field.ErrorList) error {
 	return apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, pod, errs)

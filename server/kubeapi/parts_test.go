@@ -146,7 +146,7 @@ func TestCollection_BoundsOfWatches(t *testing.T) {
 		c.put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: uuid.NewUUID()}})
 	}
 	put()
-	_, version := c.list()
+	_, _, version := c.list()
 	slow, _, ok := c.watch(nil)
 	require.True(t, ok)
 	for range watcherBuffer / 2 {
@@ -164,7 +164,7 @@ func TestCollection_BoundsOfWatches(t *testing.T) {
 	assert.False(t, ok, "ended")
 	_, _, ok = c.watch(&version)
 	assert.False(t, ok, "too old")
-	_, version = c.list()
+	_, _, version = c.list()
 	next := version + 1
 	_, _, ok = c.watch(&next)
 	assert.False(t, ok, "not known")

@@ -54,21 +54,63 @@ func (a *API) list(r *request) error {
 	if err != nil {
 		return err
 	}
+	want, exact, err := r.listVersion()
+	if err != nil {
+		return err
+	}
 	if err := a.refreshNow(r.Context(), r.resource); err != nil {
 		return err
 	}
-	all, version := r.resource.collection.list()
+	all, changed, version := r.resource.collection.list()
+	switch {
+	case want > version:
+		return errTooLargeVersion(want, version)
+	case exact && want < changed:
+		return errExpired("The resourceVersion for the provided list is too old.")
+	case exact:
+		version = want
+	}
 	chosen := make([]object, 0, len(all))
 	for _, o := range all {
 		if sel.matches(o) {
 			chosen = append(chosen, o)
 		}
 	}
+	return r.respondList(as, chosen, version)
+}
+
+// listVersion returns the resource version that a list has to have: that one if exact, or one
+// that is not older; 0: any.
+func (r *request) listVersion() (version uint64, exact bool, err error) {
+	text, match := r.query.Get("resourceVersion"), metav1.ResourceVersionMatch(r.query.Get("resourceVersionMatch"))
+	if r.query.Has("sendInitialEvents") {
+		return 0, false, errOption("sendInitialEvents", "is forbidden for list")
+	}
+	if text != "" {
+		if version, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return 0, false, apierrors.NewBadRequest("resourceVersion: invalid value " + strconv.Quote(text))
+		}
+	}
+	exact = match == metav1.ResourceVersionMatchExact
+	switch {
+	case match == "":
+	case text == "":
+		return 0, false, errOption("resourceVersionMatch", "is forbidden unless resourceVersion is provided")
+	case !exact && match != metav1.ResourceVersionMatchNotOlderThan:
+		return 0, false, errOption("resourceVersionMatch", "must be Exact or NotOlderThan")
+	case exact && version == 0:
+		return 0, false, errOption("resourceVersionMatch", "must not be Exact for resourceVersion 0")
+	}
+	return version, exact, nil
+}
+
+// respondList sends a list of objects in a form.
+func (r *request) respondList(as form, objects []object, version uint64) error {
 	meta := metav1.ListMeta{ResourceVersion: strconv.FormatUint(version, 10)}
 	switch as {
 	case asObject:
 	case asTable:
-		t, err := r.tableOf(chosen, true)
+		t, err := r.tableOf(objects, true)
 		if err != nil {
 			return err
 		}
@@ -76,12 +118,12 @@ func (a *API) list(r *request) error {
 		return r.respond(http.StatusOK, t)
 	case asPartial:
 		list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: metaVersion, Kind: "PartialObjectMetadataList"}, ListMeta: meta, Items: []metav1.PartialObjectMetadata{}}
-		for _, o := range chosen {
+		for _, o := range objects {
 			list.Items = append(list.Items, *partial(o))
 		}
 		return r.respond(http.StatusOK, list)
 	}
-	return r.respond(http.StatusOK, listOf{TypeMeta: metav1.TypeMeta{APIVersion: r.resource.apiVersion(), Kind: r.resource.kind + "List"}, ListMeta: meta, Items: chosen})
+	return r.respond(http.StatusOK, listOf{TypeMeta: metav1.TypeMeta{APIVersion: r.resource.apiVersion(), Kind: r.resource.kind + "List"}, ListMeta: meta, Items: objects})
 }
 
 // metaVersion is the version of tables and of metadata without objects.

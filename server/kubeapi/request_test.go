@@ -143,6 +143,9 @@ func TestRequest_Watch(t *testing.T) {
 		{initial + "&allowWatchBookmarks=true", 0, true, ""},
 		{"sendInitialEvents=true", 0, false, "sendInitialEvents needs"},
 		{"sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=7", 7, false, ""},
+		{"sendInitialEvents=true&resourceVersionMatch=Exact&resourceVersion=7", 0, false, "sendInitialEvents needs"},
+		{initial + "&resourceVersion=x", 0, false, "resourceVersion: invalid value"},
+		{"resourceVersionMatch=NotOlderThan&resourceVersion=7", 0, false, "resourceVersionMatch is forbidden for watch"},
 	} {
 		r, _ := testRequest(http.MethodGet, "/api/v1/pods?"+c.query)
 		after, initial, err := r.watchStart()

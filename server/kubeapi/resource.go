@@ -127,7 +127,7 @@ func (a *API) refreshNamespaces(ctx context.Context) error {
 		if err := res.refresh(ctx); err != nil {
 			return err
 		}
-		objects, _ := res.collection.list()
+		objects, _, _ := res.collection.list()
 		for _, o := range objects {
 			names[o.GetNamespace()] = true
 		}

@@ -63,24 +63,28 @@ func (a *API) watch(r *request) error {
 	return nil
 }
 
-// watchStart returns the version after which a watch begins; nil: with all objects.
+// watchStart returns the version after which a watch begins, 0: now; nil: with all objects.
 // initial asks for a bookmark after them.
 func (r *request) watchStart() (after *uint64, initial bool, err error) {
-	version := r.query.Get("resourceVersion")
-	if r.query.Has("sendInitialEvents") {
-		if r.query.Get("resourceVersionMatch") != string(metav1.ResourceVersionMatchNotOlderThan) {
-			return nil, false, apierrors.NewBadRequest("sendInitialEvents needs resourceVersionMatch=NotOlderThan")
-		}
-		if r.isTrue("sendInitialEvents") {
-			return nil, r.isTrue("allowWatchBookmarks"), nil
+	version, match := r.query.Get("resourceVersion"), r.query.Get("resourceVersionMatch")
+	sends := r.query.Has("sendInitialEvents")
+	switch {
+	case sends && match != string(metav1.ResourceVersionMatchNotOlderThan):
+		return nil, false, errOption("sendInitialEvents", "needs resourceVersionMatch=NotOlderThan")
+	case !sends && match != "":
+		return nil, false, errOption("resourceVersionMatch", "is forbidden for watch unless sendInitialEvents is provided")
+	}
+	var n uint64
+	if version != "" {
+		if n, err = strconv.ParseUint(version, 10, 64); err != nil {
+			return nil, false, apierrors.NewBadRequest("resourceVersion: invalid value " + strconv.Quote(version))
 		}
 	}
-	if version == "" || version == "0" {
+	switch {
+	case r.isTrue("sendInitialEvents"):
+		return nil, r.isTrue("allowWatchBookmarks"), nil
+	case n == 0 && !sends:
 		return nil, false, nil
-	}
-	n, err := strconv.ParseUint(version, 10, 64)
-	if err != nil {
-		return nil, false, apierrors.NewBadRequest("resourceVersion: invalid value " + strconv.Quote(version))
 	}
 	return &n, false, nil
 }

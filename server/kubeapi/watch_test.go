@@ -125,7 +125,68 @@ func TestWatch_InitialEventsEndWithBookmark(t *testing.T) {
 	assert.Equal(t, "true", pod.Annotations[metav1.InitialEventsAnnotationKey])
 	assert.Equal(t, "Pod", pod.Kind)
 	res := e.get(pods + values("watch", "true", "sendInitialEvents", "true"))
-	assert.Equal(t, http.StatusBadRequest, res.code)
+	assert.Equal(t, http.StatusUnprocessableEntity, res.code)
+}
+
+// A client that asks for no initial events gets changes alone, whether it names a version or not.
+func TestWatch_WithoutInitialEvents(t *testing.T) {
+	for _, version := range []string{"", "0"} {
+		e := newEnv(t, nil)
+		e.setPods(staticPod("a", nil))
+		events := e.rawWatch(values("watch", "true", "sendInitialEvents", "false", "resourceVersionMatch", "NotOlderThan", "resourceVersion", version))
+		e.setPods(staticPod("a", nil), staticPod("b", nil))
+		first := events()
+		assert.Equal(t, "ADDED", first.Type)
+		var pod corev1.Pod
+		require.NoError(t, json.Unmarshal(first.Object.Raw, &pod))
+		assert.Equal(t, "b", pod.Name)
+	}
+}
+
+// A list has the version that the client asks for, or is an error.
+func TestList_ResourceVersions(t *testing.T) {
+	e := newEnv(t, nil)
+	e.setPods(staticPod("a", nil))
+	version := func() string {
+		list, err := e.client.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		return list.ResourceVersion
+	}
+	list := func(version, match string) (*corev1.PodList, error) {
+		return e.client.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatch(match)})
+	}
+	first := version()
+	_, err := e.client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}) // may take versions of its own
+	require.NoError(t, err)
+	same, err := list(first, "Exact")
+	require.NoError(t, err)
+	assert.Equal(t, first, same.ResourceVersion)
+	assert.Len(t, same.Items, 1)
+	e.setPods(staticPod("a", nil), staticPod("b", nil))
+	eventually(t, func() bool { now, err := list("", ""); return err == nil && len(now.Items) == 2 }, "both pods")
+	_, err = list(first, "Exact")
+	assert.True(t, apierrors.IsResourceExpired(err), "%v", err)
+	for _, match := range []string{"", "NotOlderThan"} {
+		newer, err := list(first, match)
+		require.NoError(t, err)
+		assert.Len(t, newer.Items, 2)
+	}
+	future := version() + "0"
+	for _, match := range []string{"", "NotOlderThan", "Exact"} {
+		res := e.get(pods + values("resourceVersion", future, "resourceVersionMatch", match))
+		assert.Equal(t, http.StatusGatewayTimeout, res.code)
+		st := res.status(t)
+		assert.True(t, apierrors.HasStatusCause(&apierrors.StatusError{ErrStatus: st}, metav1.CauseTypeResourceVersionTooLarge), res.body)
+	}
+	for query, code := range map[string]int{
+		values("resourceVersion", "x"):                                    http.StatusBadRequest,
+		values("resourceVersionMatch", "Exact"):                           http.StatusUnprocessableEntity,
+		values("resourceVersionMatch", "Exact", "resourceVersion", "0"):   http.StatusUnprocessableEntity,
+		values("resourceVersionMatch", "Other", "resourceVersion", first): http.StatusUnprocessableEntity,
+		values("sendInitialEvents", "true"):                               http.StatusUnprocessableEntity,
+	} {
+		assert.Equal(t, code, e.get(pods+query).code, query)
+	}
 }
 
 // kubectl get -w: the columns come once.
