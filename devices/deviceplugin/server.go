@@ -147,23 +147,27 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	own := filepath.Join(s.cfg.Dir, SocketName)
-	if unixsocket.IsServed(ctx, own) {
-		return nil, fmt.Errorf("%s: %w: stop it, or configure another directory", own, ErrSocketInUse)
+	listener, err := unixsocket.ListenAfter(ctx, filepath.Join(s.cfg.Dir, SocketName), s.removeSockets)
+	if errors.Is(err, ErrSocketInUse) {
+		err = fmt.Errorf("%w: stop it, or configure another directory", err)
 	}
+	return listener, err
+}
+
+func (s *Server) removeSockets() error {
 	entries, err := os.ReadDir(s.cfg.Dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, e := range entries {
 		if e.Type()&fs.ModeSocket == 0 {
 			continue
 		}
 		if err := os.Remove(filepath.Join(s.cfg.Dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+			return err
 		}
 	}
-	return unixsocket.Listen(ctx, own)
+	return nil
 }
 
 // Register implements the device plugin API. The answer comes when the plugin serves its

@@ -1,8 +1,10 @@
 package unixsocket_test
 
 import (
+	"context"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -53,4 +55,23 @@ func TestIsServed_WaitsForNewSockets(t *testing.T) {
 		require.False(t, unixsocket.IsServed(t.Context(), path), "left, or made before the clock was set")
 		require.Less(t, time.Since(began), time.Second)
 	}
+}
+
+// A lock that another program keeps delays the socket, until ctx ends or it is released.
+func TestListen_WaitsForTheLock(t *testing.T) {
+	path := socketPath(t)
+	dir, err := os.Open(filepath.Dir(path))
+	require.NoError(t, err)
+	defer dir.Close()
+	fd := int(dir.Fd())
+	require.NoError(t, unix.Flock(fd, unix.LOCK_EX))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err = unixsocket.Listen(ctx, path)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoFileExists(t, path)
+	time.AfterFunc(20*time.Millisecond, func() { assert.NoError(t, unix.Flock(fd, unix.LOCK_UN)) })
+	l, err := unixsocket.Listen(t.Context(), path)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
 }

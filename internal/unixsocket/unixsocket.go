@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -22,12 +23,25 @@ var ErrInUse = errors.New("another process serves the socket")
 
 // Listen makes a socket with mode 0600, in place of one that a process left which does not
 // serve it any more. A file that is no socket is an error, and so is a socket that is
-// served: ErrInUse. Closing the listener removes the socket.
+// served: ErrInUse. Of processes that call it at once, one gets the socket. Closing the
+// listener removes the socket.
 func Listen(ctx context.Context, path string) (net.Listener, error) {
+	return ListenAfter(ctx, path, func() error { return nil })
+}
+
+// ListenAfter is Listen for a process that has something to do when it is known that no other
+// serves the socket, and before it does so itself.
+func ListenAfter(ctx context.Context, path string, prepare func() error) (net.Listener, error) {
+	// Without the lock, one process could remove the socket that another has made meanwhile.
+	unlock, err := lock(ctx, filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	if IsServed(ctx, path) {
 		return nil, fmt.Errorf("%s: %w", path, ErrInUse)
 	}
-	if err := RemoveStale(path); err != nil {
+	if err := errors.Join(prepare(), RemoveStale(path)); err != nil {
 		return nil, err
 	}
 	config := net.ListenConfig{Control: restrict}

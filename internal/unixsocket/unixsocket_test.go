@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -65,4 +66,41 @@ func TestListen_LeavesThoseOfOthersAlone(t *testing.T) {
 	require.Error(t, err)
 	require.NoError(t, unixsocket.RemoveStale(path))
 	require.FileExists(t, path)
+}
+
+// Of processes that start at once, in place of one that was killed, exactly one serves the socket.
+func TestListen_OneOfManyGetsIt(t *testing.T) {
+	path := socketPath(t)
+	for range 300 {
+		leave(t, path)
+		old := time.Now().Add(-time.Minute)
+		require.NoError(t, os.Chtimes(path, old, old))
+		start, results := make(chan struct{}), make(chan any, 4)
+		for range cap(results) {
+			go func() {
+				<-start
+				l, err := unixsocket.Listen(t.Context(), path)
+				if err != nil {
+					results <- err
+					return
+				}
+				results <- l
+			}()
+		}
+		close(start)
+		var winners []net.Listener
+		for range cap(results) {
+			switch r := (<-results).(type) {
+			case net.Listener:
+				winners = append(winners, r)
+			case error:
+				require.ErrorIs(t, r, unixsocket.ErrInUse)
+			}
+		}
+		require.Len(t, winners, 1)
+		conn, err := net.Dial("unix", path)
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+		require.NoError(t, winners[0].Close())
+	}
 }
