@@ -300,6 +300,55 @@ func TestRemove_InaccessibleDirectories(t *testing.T) {
 }
 
 // BenchmarkRemove compares the removal of a pod's directory with reading the mount table.
+// immutable sets the flags of a file that keep even root from changing it, until the test ends.
+func immutable(t *testing.T, path string, flags int) {
+	t.Helper()
+	set := func(flags int) error {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
+	}
+	if err := set(flags); err != nil {
+		t.Skipf("requires a file system with immutable files for its temporary files: %v", err)
+	}
+	t.Cleanup(func() { assert.NoError(t, set(0)) })
+}
+
+// The error for what cannot be removed says what can be done about it.
+func TestRemove_ExplainsFixedFiles(t *testing.T) {
+	const immutableFlag, appendFlag = 0x10, 0x20 // FS_IMMUTABLE_FL, FS_APPEND_FL
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(dir+"/a/closed", 0o700))
+	for _, name := range []string{"/a/file", "/a/log", "/a/closed/file", "/a/other"} {
+		require.NoError(t, os.WriteFile(dir+name, nil, 0o600))
+	}
+	immutable(t, dir+"/a/file", immutableFlag)
+	immutable(t, dir+"/a/log", appendFlag)
+	immutable(t, dir+"/a/closed", immutableFlag)
+	err := Remove(t.Context(), dir, "a")
+	require.ErrorIs(t, err, unix.EPERM)
+	for path, fixed := range map[string]string{"/a/file": "/a/file", "/a/log": "/a/log", "/a/closed/file": "/a/closed"} {
+		require.ErrorContains(t, err, fmt.Sprintf("remove %s: operation not permitted: immutable or append-only: run chattr -ia %q", dir+path, dir+fixed))
+	}
+	assert.NoFileExists(t, dir+"/a/other")
+}
+
+func TestRemove_ReadOnlyFileSystem(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(dir+"/src/a", 0o700))
+	require.NoError(t, os.WriteFile(dir+"/src/a/file", nil, 0o600))
+	require.NoError(t, os.Mkdir(dir+"/at", 0o700))
+	bind(t, dir+"/src", dir+"/at")
+	require.NoError(t, unix.Mount("", dir+"/at", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	require.NoError(t, Remove(t.Context(), dir+"/at", "missing"))
+	err := Remove(t.Context(), dir+"/at", "a")
+	require.ErrorIs(t, err, unix.EROFS)
+	require.ErrorContains(t, err, "read-only file system: find out why in the log of the kernel, and mount it read-write")
+}
+
 func BenchmarkRemove(b *testing.B) {
 	dir := b.TempDir()
 	b.Run("folder", func(b *testing.B) {

@@ -111,8 +111,10 @@ func (r *remover) remove(parent int, name string) {
 	case errors.Is(err, unix.EBUSY): // a file with a mount
 		r.fail(name, fmt.Errorf("%w: %w", ErrMounted, err))
 		return
+	case errors.Is(err, unix.EROFS) && missing(parent, name): // which it does not say there
+		return
 	case !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM):
-		r.fail(name, err)
+		r.fail(name, r.explain(parent, name, err))
 		return
 	}
 	if len(r.way) >= maxRemoveDepth {
@@ -121,15 +123,38 @@ func (r *remover) remove(parent int, name string) {
 		}
 		return
 	}
-	if !r.empty(parent, name) {
+	if !r.empty(parent, name, err) {
 		if len(r.way) > 0 {
 			r.way[len(r.way)-1].failed = true
 		}
 		return
 	}
 	if err := r.unlink(parent, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
-		r.fail(name, err)
+		r.fail(name, r.explain(parent, name, err))
 	}
+}
+
+func missing(parent int, name string) bool {
+	var st unix.Stat_t
+	return errors.Is(unix.Fstatat(parent, name, &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT)
+}
+
+// explain adds to the error of an entry what can be done about it.
+func (r *remover) explain(parent int, name string, err error) error {
+	var path string
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return fmt.Errorf("%w: find out why in the log of the kernel, and mount it read-write", err)
+	case !errors.Is(err, unix.EPERM):
+		return err
+	case isFixed(parent, name):
+		path = r.path(name)
+	case isFixed(parent, ""):
+		path = r.path("")
+	default:
+		return err
+	}
+	return fmt.Errorf("%w: immutable or append-only: run chattr -ia %q", err, path)
 }
 
 // unlink removes an entry, and makes the directory writable if necessary.
@@ -149,11 +174,15 @@ func (r *remover) unlink(parent int, name string, flags int) error {
 	return unix.Unlinkat(parent, name, flags)
 }
 
-// empty deletes the entries of a directory and reports whether it is empty.
-func (r *remover) empty(parent int, name string) bool {
+// empty deletes the entries of a directory and reports whether it is empty. unlinked is the
+// error of an attempt to remove it as a file, which it may be.
+func (r *remover) empty(parent int, name string, unlinked error) bool {
 	fd, err := openDir(parent, name)
 	if errors.Is(err, unix.ENOENT) {
 		return true
+	}
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		err = r.explain(parent, name, unlinked)
 	}
 	if err != nil {
 		r.fail(name, err)

@@ -4,3 +4,5 @@ package mounts
 
 // isRoot needs statx.
 func isRoot(int, string) (is, known bool, err error) { return false, false, nil }
+
+func isFixed(int, string) bool { return false }
