@@ -138,6 +138,9 @@ func (a *Allocator) reserve(uid types.UID, loadErr error) (index uint32, has boo
 // Release frees the ids of a pod whose directory was removed. It does nothing if the
 // pod has none.
 func (a *Allocator) Release(uid types.UID) {
+	// load may have read the file of the pod and not recorded it yet.
+	a.loading.Lock()
+	defer a.loading.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if index, ok := a.allocated[uid]; ok {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -323,4 +324,49 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("range %d out of %q", index, b)
 		}
 	})
+}
+
+// stallingFS is an etc that is read for long.
+type stallingFS struct {
+	fstest.MapFS
+	reads, release chan struct{}
+}
+
+func (f stallingFS) Open(name string) (fs.File, error) {
+	select {
+	case f.reads <- struct{}{}:
+		<-f.release
+	default:
+	}
+	return f.MapFS.Open(name)
+}
+
+// The ids of a pod that is released while the disk is read are free then, as if the file of the
+// pod, which stays here, had been read before it was removed.
+func TestRelease_WhileTheDiskIsRead(t *testing.T) {
+	n := newNode(t, 2)
+	n.must("a")
+	etc := stallingFS{fstest.MapFS{}, make(chan struct{}), make(chan struct{})}
+	var err error
+	n.Allocator, err = New(Config{PodsDir: n.dir, MaxPods: 2, SubIDFS: etc})
+	require.NoError(t, err)
+	ensured, released := make(chan error, 1), make(chan struct{})
+	require.NoError(t, os.MkdirAll(filepath.Join(n.dir, "b"), 0o700))
+	go func() {
+		_, _, err := n.Ensure("b")
+		ensured <- err
+	}()
+	<-etc.reads
+	go func() {
+		n.Release("a")
+		close(released)
+	}()
+	select {
+	case <-released:
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(etc.release)
+	require.NoError(t, <-ensured)
+	<-released
+	n.must("c")
 }
