@@ -4,6 +4,7 @@ package hostprocess
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -215,8 +216,17 @@ func (h *Executor) Close() error {
 	return mounts.Remove(context.Background(), filepath.Dir(dir), filepath.Base(dir)) //nolint:forbidigo // io.Closer has no context
 }
 
-// DialPod implements embedded.Dialer.
+// DialPod implements embedded.Dialer. As with other runtimes, a process may listen on either
+// address of localhost.
 func (h *Executor) DialPod(ctx context.Context, _ *v1.PodSandboxConfig, port int32) (net.Conn, error) {
 	var d net.Dialer
-	return d.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
+	conn, err := d.DialContext(ctx, "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
+	if err == nil {
+		return conn, nil
+	}
+	conn, err6 := d.DialContext(ctx, "tcp6", net.JoinHostPort("::1", strconv.Itoa(int(port))))
+	if err6 != nil {
+		return nil, fmt.Errorf("%w; %w", err, err6)
+	}
+	return conn, nil
 }

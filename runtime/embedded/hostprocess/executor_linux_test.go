@@ -2,11 +2,13 @@ package hostprocess
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -276,4 +278,27 @@ func TestExecutor_MeasuresUsage(t *testing.T) {
 		return s.GetMemory().GetWorkingSetBytes().GetValue() > 100<<10 && s.GetCpu().GetUsageCoreNanoSeconds().GetValue() > 0 &&
 			s.GetWritableLayer().GetUsedBytes().GetValue() >= 100000
 	}, 10*time.Second, 50*time.Millisecond)
+}
+
+// A process may listen on either address of localhost.
+func TestExecutor_DialsBothAddressesOfLocalhost(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		if err != nil && host == "::1" {
+			t.Skipf("requires IPv6: %v", err)
+		}
+		require.NoError(t, err)
+		_, port, err := net.SplitHostPort(l.Addr().String())
+		require.NoError(t, err)
+		number, err := strconv.ParseInt(port, 10, 32)
+		require.NoError(t, err)
+		e := New(Config{Root: t.TempDir(), Unprivileged: true})
+		conn, err := e.DialPod(t.Context(), nil, int32(number))
+		require.NoError(t, err)
+		assert.Equal(t, l.Addr().String(), conn.RemoteAddr().String())
+		require.NoError(t, conn.Close())
+		require.NoError(t, l.Close())
+		_, err = e.DialPod(t.Context(), nil, int32(number))
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	}
 }
