@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -150,19 +149,6 @@ func TestNote(t *testing.T) {
 	}, known)
 }
 
-func TestStatfs(t *testing.T) {
-	fs, err := statfs(t.TempDir())
-	require.NoError(t, err)
-	assert.Positive(t, fs.CapacityBytes)
-	assert.LessOrEqual(t, fs.AvailableBytes, fs.CapacityBytes)
-	var raw unix.Statfs_t
-	require.NoError(t, unix.Statfs(t.TempDir(), &raw))
-	assert.LessOrEqual(t, fs.UsedBytes, fs.CapacityBytes)
-	assert.LessOrEqual(t, fs.InodesUsed, raw.Files)
-	_, err = statfs(t.TempDir() + "/none")
-	assert.Error(t, err)
-}
-
 // A name matches as it is and fully qualified. A local registry, one with a port and an
 // IPv6 address are not names on Docker Hub.
 func TestForms(t *testing.T) {
@@ -243,17 +229,6 @@ func TestDecode_IsBounded(t *testing.T) {
 	got, err := decode(&file)
 	require.ErrorIs(t, err, ErrImageRecords)
 	assert.Len(t, got, maxStored)
-}
-
-// A file that cannot be opened is an error, and nothing is known.
-func TestLoad_UnreadableFile(t *testing.T) {
-	file := t.TempDir() + "/file"
-	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	got, err := load(file + "/records")
-	require.ErrorIs(t, err, ErrImageRecords)
-	require.ErrorIs(t, err, unix.ENOTDIR)
-	assert.NotNil(t, got)
-	assert.Empty(t, got)
 }
 
 // An image has had no name since it was first listed without one, and never since a time

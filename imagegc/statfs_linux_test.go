@@ -28,3 +28,16 @@ func TestStatfs_ReportsBytesAndInodes(t *testing.T) {
 		Mountpoint: dir, CapacityBytes: 1 << 20, AvailableBytes: 768 << 10, UsedBytes: 256 << 10, Inodes: 100, InodesUsed: 2,
 	}, fs)
 }
+
+func TestStatfs(t *testing.T) {
+	fs, err := statfs(t.TempDir())
+	require.NoError(t, err)
+	assert.Positive(t, fs.CapacityBytes)
+	assert.LessOrEqual(t, fs.AvailableBytes, fs.CapacityBytes)
+	var raw unix.Statfs_t
+	require.NoError(t, unix.Statfs(t.TempDir(), &raw))
+	assert.LessOrEqual(t, fs.UsedBytes, fs.CapacityBytes)
+	assert.LessOrEqual(t, fs.InodesUsed, raw.Files)
+	_, err = statfs(t.TempDir() + "/none")
+	assert.Error(t, err)
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -380,4 +381,10 @@ func TestHTTPProbe_WarnsOfRedirect(t *testing.T) {
 		require.Len(t, b.n.events(), 1)
 		assert.Equal(t, "ProbeWarning", b.n.events()[0].Reason)
 	})
+}
+
+func newTLSServer(t *testing.T) string {
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(srv.Close)
+	return srv.Listener.Addr().String()
 }

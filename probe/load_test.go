@@ -1,3 +1,5 @@
+//go:build unix
+
 package probe
 
 import (
@@ -5,8 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	goruntime "runtime"
 	"slices"
 	"sync"
@@ -22,12 +22,6 @@ import (
 
 	"github.com/sublet-dev/agent/runtime"
 )
-
-func newTLSServer(t *testing.T) string {
-	srv := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	t.Cleanup(srv.Close)
-	return srv.Listener.Addr().String()
-}
 
 // answerer is a minimal HTTP server, so that the benchmark measures the probes.
 func answerer(b *testing.B) net.Listener {

@@ -6,9 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -54,30 +52,6 @@ func TestContainerStreams_LogWhatWasWritten(t *testing.T) {
 			want += "\n" // what no newline ended is a line of its own
 		}
 		require.True(t, want == got.String(), "the log differs from the output")
-	}
-}
-
-// A FIFO in place of the log is not waited for, and nothing is written to it.
-func TestContainerStreams_LogIsAFIFO(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	require.NoError(t, syscall.Mkfifo(path, 0o600))
-	for _, isRead := range []bool{false, true} {
-		if isRead {
-			reader, err := os.OpenFile(path, os.O_RDWR, 0)
-			require.NoError(t, err)
-			defer func() { assert.NoError(t, reader.Close()) }()
-		}
-		c := newContainerStreams(path, &v1.ContainerConfig{})
-		opened := make(chan error, 1)
-		go func() { opened <- c.reopen() }()
-		select {
-		case err := <-opened:
-			require.Error(t, err)
-		case <-time.After(10 * time.Second):
-			require.FailNow(t, "it waits for a reader")
-		}
-		c.write(t, "text\n")
-		c.close()
 	}
 }
 
