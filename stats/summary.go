@@ -82,7 +82,8 @@ func claimsOf(pod *corev1.Pod) map[string]*PVCReference {
 }
 
 // Summarize converts a measurement to a Summary. bootTime is the start time of the node;
-// those of pods and containers come from the statuses in pods. Volumes that are Uncounted have only
+// those of pods and containers come from the statuses in pods. CPU, memory and swap of a pod that
+// are not known are the sums of its containers. Volumes that are Uncounted have only
 // what is used of them, because u does not have their file systems, and the file systems of the
 // runtime have all but what it uses of them. It is pure. The result shares values with u.
 func Summarize(nodeName string, bootTime time.Time, u *runtime.NodeUsage, pods []*corev1.Pod) Summary {
@@ -111,7 +112,10 @@ func Summarize(nodeName string, bootTime time.Time, u *runtime.NodeUsage, pods [
 	return s
 }
 
-func podStats(node *runtime.NodeUsage, u *runtime.PodUsage, pod *corev1.Pod) PodStats {
+func podStats(node *runtime.NodeUsage, measured *runtime.PodUsage, pod *corev1.Pod) PodStats {
+	total := *measured
+	u := &total
+	addContainerTotals(u)
 	s := PodStats{
 		PodRef:     PodReference{Name: u.Name, Namespace: u.Namespace, UID: string(u.UID)},
 		Containers: make([]ContainerStats, 0, len(u.Containers)),

@@ -312,6 +312,51 @@ func TestSummarize_StartOfEphemeralContainer(t *testing.T) {
 	assert.Equal(t, at, Summarize("edge-1", at.Time, u, []*corev1.Pod{pod}).Pods[0].Containers[0].StartTime)
 }
 
+// A pod without a cgroup of a known name has the sums of its containers, as old as the oldest value in them; nothing is known of one of
+// whose containers nothing is known. What its cgroup says is more than they use and stays.
+func TestSummarize_PodWithoutCgroup(t *testing.T) {
+	at, later := time.Unix(1_700_000_000, 0), time.Unix(1_700_000_005, 0)
+	container := func(at time.Time, n uint64, bounded bool) runtime.ContainerUsage {
+		c := runtime.ContainerUsage{
+			CPU:    runtime.CPUUsage{At: at, UsageCoreNanoSeconds: n, UsageNanoCores: 2 * n, HasRate: bounded},
+			Memory: runtime.MemoryUsage{At: at, Usage: 3 * n, WorkingSet: 2 * n, RSS: n, PageFaults: 5 * n, MajorFaults: 4 * n},
+			Swap:   runtime.SwapUsage{At: at, Usage: n, Limit: 10 * n, HasLimit: bounded},
+		}
+		if bounded {
+			c.Memory.Capacity = 10 * n
+		}
+		return c
+	}
+	u := &runtime.NodeUsage{Pods: []runtime.PodUsage{
+		{UID: "bounded", Containers: []runtime.ContainerUsage{container(later, 1, true), {Name: "unknown"}, container(at, 10, true)}},
+		{UID: "unbounded", Containers: []runtime.ContainerUsage{container(at, 1, true), container(later, 10, false)}},
+		{UID: "unknown", Containers: []runtime.ContainerUsage{{Name: "unknown"}}},
+		{UID: "cgroup", Memory: runtime.MemoryUsage{At: at, WorkingSet: 99}, Containers: []runtime.ContainerUsage{container(at, 1, true)}},
+	}}
+	pods := Summarize("edge-1", at, u, nil).Pods
+
+	require.NotNil(t, pods[0].CPU)
+	assert.Equal(t, []uint64{11, 22}, []uint64{*pods[0].CPU.UsageCoreNanoSeconds, *pods[0].CPU.UsageNanoCores})
+	m := pods[0].Memory
+	require.NotNil(t, m)
+	assert.Equal(t, []uint64{33, 22, 11, 55, 44, 88},
+		[]uint64{*m.UsageBytes, *m.WorkingSetBytes, *m.RSSBytes, *m.PageFaults, *m.MajorPageFaults, *m.AvailableBytes})
+	assert.Equal(t, []metav1.Time{metav1.NewTime(at), metav1.NewTime(at)}, []metav1.Time{pods[0].CPU.Time, m.Time})
+	used, available := swap(pods[0].Swap)
+	assert.Equal(t, []int{11, 99}, []int{used, available})
+
+	assert.Nil(t, pods[1].CPU.UsageNanoCores)
+	assert.Nil(t, pods[1].Memory.AvailableBytes)
+	used, available = swap(pods[1].Swap)
+	assert.Equal(t, []int{11, -1}, []int{used, available})
+
+	assert.Nil(t, pods[2].CPU)
+	assert.Nil(t, pods[2].Memory)
+	assert.Nil(t, pods[2].Swap)
+	assert.Equal(t, uint64(99), *pods[3].Memory.WorkingSetBytes)
+	assert.True(t, u.Pods[0].Memory.At.IsZero(), "the measurement is read-only")
+}
+
 // A Summary says that the runtime did not report its containers.
 func TestProvider_IncompleteSummary(t *testing.T) {
 	p, err := New(Config{Proc: testProc(), Cgroups: fstest.MapFS{}, ContainerStats: containerStats(nil)})
