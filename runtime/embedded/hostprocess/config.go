@@ -34,7 +34,9 @@ type Config struct {
 	// HOME unless it has another, or "/" if a mount of the container hides it.
 	// Default: a temporary directory, created with the first container and removed by
 	// embedded.Runtime.Close. Directories that a killed process has left in Root are removed
-	// by the next process that uses it, if no other does.
+	// by the next process that uses it, if no other does, and so are processes that outlived
+	// the first one of their container. Users that containers run as must be able to enter
+	// the directories above Root: the root directory that an agent makes is not for others.
 	Root string
 	// Path is the PATH of containers that set none. Default: the usual one of containers.
 	Path string

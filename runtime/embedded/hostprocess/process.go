@@ -163,7 +163,7 @@ func (p *containerProcess) launch(argv []string, sio embedded.IO) (*job, error) 
 		return nil, err
 	}
 	if err := j.start(p.tag); err != nil {
-		return nil, fmt.Errorf("run %s in %s: %w", path, p.dir, err)
+		return nil, fmt.Errorf("run %s in %s: %w", path, p.dir, explainDenied(err, p.dir, p.cred))
 	}
 	if !j.tagged {
 		p.hasUntagged.Store(true)

@@ -3,9 +3,12 @@
 package hostprocess
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,6 +74,46 @@ func ourGroups(want []int64) error {
 		}
 	}
 	return nil
+}
+
+// explainDenied names the directory that keeps the user of a process from its working directory: the kernel reports that as if the
+// program could not be run.
+func explainDenied(err error, dir string, cred *syscall.Credential) error {
+	if cred == nil || cred.Uid == 0 || !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	if real, linkErr := filepath.EvalSymlinks(dir); linkErr == nil {
+		dir = real
+	}
+	var above []string
+	for at := dir; ; at = filepath.Dir(at) {
+		above = append(above, at)
+		if at == filepath.Dir(at) {
+			break
+		}
+	}
+	for _, at := range slices.Backward(above) {
+		if st, statErr := os.Stat(at); statErr == nil && !mayEnter(st, cred) {
+			return fmt.Errorf("user %d may not enter the directory %s, of mode %s: %w", cred.Uid, at, st.Mode(), err)
+		}
+	}
+	return err
+}
+
+// mayEnter reports whether the mode of a directory lets a user pass.
+func mayEnter(dir fs.FileInfo, cred *syscall.Credential) bool {
+	st, ok := dir.Sys().(*syscall.Stat_t)
+	if !ok {
+		return true
+	}
+	switch mode := dir.Mode().Perm(); {
+	case st.Uid == cred.Uid:
+		return mode&0o100 != 0
+	case st.Gid == cred.Gid || slices.Contains(cred.Groups, st.Gid):
+		return mode&0o010 != 0
+	default:
+		return mode&0o001 != 0
+	}
 }
 
 // resolveUser parses user[:group], each a number or a name of this machine. Without a

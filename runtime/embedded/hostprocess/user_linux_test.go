@@ -67,6 +67,29 @@ func TestExecutor_RunsAsAUserWithItsGroup(t *testing.T) {
 	}
 }
 
+// The kernel says of a program that it may not be run where its user may not enter the working directory.
+func TestExecutor_SaysWhichDirectoryAUserMayNotEnter(t *testing.T) {
+	rootRig(t)
+	private := filepath.Join(t.TempDir(), "agent")
+	require.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(private)), 0o755)) //nolint:gosec // so that the next one is the first that is private
+	require.NoError(t, os.Mkdir(private, 0o700))
+	g := newRig(t, New(Config{Root: filepath.Join(private, "containers")}))
+	sb := g.RunPod(t, embeddedtest.PodConfig("p"))
+	start := func(name string, sc *v1.LinuxContainerSecurityContext, dir string) error {
+		id, err := g.Create(t, sb, func(c *v1.ContainerConfig) {
+			c.Metadata.Name, c.WorkingDir = name, dir
+			secured(sc)(c)
+		}, "sleep", "1000")
+		require.NoError(t, err)
+		_, err = g.CRI.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: id})
+		return err
+	}
+	other := &v1.LinuxContainerSecurityContext{RunAsUser: &v1.Int64Value{Value: 54321}}
+	assert.ErrorContains(t, start("other", other, ""), "user 54321 may not enter the directory "+private+", of mode drwx------")
+	assert.NoError(t, start("elsewhere", other, "/"))
+	assert.NoError(t, start("root", nil, ""))
+}
+
 // The user of a container can open its streams by name, as programs do that log to a file.
 func TestExecutor_UserOpensItsStreams(t *testing.T) {
 	g := rootRig(t)
