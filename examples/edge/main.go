@@ -91,7 +91,9 @@ func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Lo
 		opts = append(opts, agent.WithRuntimeEndpoint(f.runtime), agent.WithConfig(eviction.Config{}),
 			agent.WithConfig(imagegc.Config{}))
 	case f.runtime == "host":
-		rt, err := embedded.New(embedded.Config{Logger: log, Executor: hostprocess.New(hostprocess.Config{Logger: log})})
+		// Processes that outlive a killed agent are found by this directory. It is not in f.rootDir, which other users cannot enter.
+		executor := hostprocess.New(hostprocess.Config{Root: f.rootDir + "-containers", Logger: log})
+		rt, err := embedded.New(embedded.Config{Logger: log, Executor: executor})
 		if err != nil {
 			return err
 		}
@@ -101,8 +103,8 @@ func run(ctx context.Context, f flags, transport http.RoundTripper, log *slog.Lo
 			return err
 		}
 		defer conn.Close()
-		opts = append(opts, agent.WithRuntimeFunc(func(*agent.Components) (agent.Runtime, error) {
-			return cri.New(conn, cri.Config{Logger: log})
+		opts = append(opts, agent.WithRuntimeFunc(func(c *agent.Components) (agent.Runtime, error) {
+			return cri.New(conn, cri.Config{Logger: c.Logger, Recorder: c.Recorder})
 		}))
 	case f.runtime == "simulated":
 		opts = append(opts, agent.WithSimulatedRuntime())

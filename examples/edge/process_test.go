@@ -207,6 +207,39 @@ func TestProcess_OnHost(t *testing.T) {
 	require.Equal(t, "ended", strings.TrimSpace(string(out)))
 }
 
+// What a killed agent leaves of its host processes ends when the next one starts its first container.
+func TestProcess_OnHostAfterAKill(t *testing.T) {
+	dir := t.TempDir()
+	pidFile := filepath.Join(dir, "child")
+	n := newNode(t, "host", filepath.Join(dir, "root"))
+	n.fleet.set(func(s *fleet) {
+		s.manifests = fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: shell}\nspec:\n  terminationGracePeriodSeconds: 1\n"+
+			"  containers:\n  - {name: main, image: none, command: [sh, -c, \"sleep 3600 & echo $! > %s; wait\"]}\n", pidFile)
+	})
+	child := func() (pid string) {
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			content, err := os.ReadFile(pidFile)
+			assert.NoError(c, err)
+			pid = strings.TrimSpace(string(content))
+			assert.NotEmpty(c, pid)
+		}, longRunTime, 50*time.Millisecond)
+		return pid
+	}
+	runs := func(pid string) bool { // a zombie has no command line
+		line, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
+		return err == nil && len(line) > 0
+	}
+	n.start()
+	left := child()
+	require.Error(t, n.stop(syscall.SIGKILL))
+	require.True(t, runs(left))
+	require.NoError(t, os.Remove(pidFile))
+	n.start()
+	require.True(t, runs(child()))
+	require.False(t, runs(left))
+	require.NoError(t, n.stop(syscall.SIGTERM))
+}
+
 // A mistake is an error that says what to do.
 func TestProcess_ReportsErrors(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-server", "http://fleet.example")
