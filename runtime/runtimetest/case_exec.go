@@ -46,7 +46,7 @@ func execCases() []testCase {
 		}},
 		{"a command past its timeout fails with DeadlineExceeded", "a probe's timeout would look like a broken runtime", 0, func(c *CaseT) {
 			_, err := c.exec(c.pod("p").start("c", longRunTime), 1, "sleep", "1000")
-			same(c, codes.DeadlineExceeded, status.Code(err), "code")
+			same(c, codes.DeadlineExceeded, status.Code(err), "ExecSync with a timeout of 1s: code")
 		}},
 		{"a command past its timeout does not run on", "hung probes would pile up in the container until it has no memory left", processes, func(c *CaseT) {
 			secs, own := uniqueTime(), uniqueTime()

@@ -40,8 +40,8 @@ func listCases() []testCase {
 			a := c.pod("a")
 			c.pod("b")
 			list := c.pods(&v1.PodSandboxFilter{Id: a.id})
-			same(c, 1, len(list), "pods")
-			same(c, a.id, list[0].GetId(), "id")
+			same(c, 1, len(list), "ListPodSandbox with the id of one of two pods: pods")
+			c.check(slices.ContainsFunc(list, func(p *v1.PodSandbox) bool { return p.GetId() == a.id }), "ListPodSandbox with the id %s does not return that pod", a.id)
 		}},
 		{"pods are found by state", "dead sandboxes would be taken for ready ones", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
@@ -60,14 +60,14 @@ func listCases() []testCase {
 			list := c.pods(&v1.PodSandboxFilter{LabelSelector: map[string]string{
 				runLabel: c.s.id, "io.kubernetes.pod.uid": a.cfg.GetMetadata().GetUid(),
 			}})
-			same(c, 1, len(list), "pods")
-			same(c, 0, len(c.pods(&v1.PodSandboxFilter{LabelSelector: map[string]string{runLabel: c.s.id, "none": "x"}})), "pods with a label that none has")
+			same(c, 1, len(list), "ListPodSandbox with two labels of which one pod has both: pods")
+			same(c, 0, len(c.pods(&v1.PodSandboxFilter{LabelSelector: map[string]string{runLabel: c.s.id, "none": "x"}})), "ListPodSandbox: pods with a label that none has")
 		}},
 		{"a filter that nothing meets gives an empty list", "nothing found would look like everything found", 0, func(c *CaseT) {
 			c.pod("a").start("c", longRunTime)
-			same(c, 0, len(c.pods(&v1.PodSandboxFilter{Id: unknownID})), "pods")
-			same(c, 0, len(c.containers(&v1.ContainerFilter{Id: unknownID})), "containers")
-			same(c, 0, len(c.containers(&v1.ContainerFilter{PodSandboxId: unknownID})), "containers of a pod")
+			same(c, 0, len(c.pods(&v1.PodSandboxFilter{Id: unknownID})), "ListPodSandbox with an unknown id: pods")
+			same(c, 0, len(c.containers(&v1.ContainerFilter{Id: unknownID})), "ListContainers with an unknown id: containers")
+			same(c, 0, len(c.containers(&v1.ContainerFilter{PodSandboxId: unknownID})), "ListContainers with an unknown pod_sandbox_id: containers")
 		}},
 		{"containers are found by pod", "it would stop the containers of another pod", 0, func(c *CaseT) {
 			a, b := c.pod("a"), c.pod("b")
@@ -107,7 +107,7 @@ func listCases() []testCase {
 			for _, id := range want {
 				c.check(slices.Contains(all, id), "container %s is missing", id)
 			}
-			same(c, 2, len(c.pods(nil)), "pods")
+			same(c, 2, len(c.pods(nil)), "ListPodSandbox without a filter: pods")
 		}},
 		{"list and status agree", "a pod would flap between two states", 0, func(c *CaseT) {
 			p := c.pod("p")

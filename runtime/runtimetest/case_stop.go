@@ -182,7 +182,7 @@ func stopCases() []testCase {
 			ctx, cancel := context.WithTimeout(c.ctx, c.allow(300*time.Millisecond))
 			defer cancel()
 			_, err := c.rs.StopContainer(ctx, &v1.StopContainerRequest{ContainerId: id, Timeout: 60})
-			same(c, codes.DeadlineExceeded, status.Code(err), "code")
+			same(c, codes.DeadlineExceeded, status.Code(err), "StopContainer that is given less time than its grace period: code")
 		}},
 	}
 }

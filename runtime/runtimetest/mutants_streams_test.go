@@ -40,7 +40,7 @@ func mutantsOfStreams() []mutant {
 			executor: exec(func(_ context.Context, x *embedded.Exec) { x.Stdin = eof{} }),
 		},
 		{
-			defect: "a streamed command's errors are in its output", caseName: apart, report: `exec over SPDY: stdout is out`,
+			defect: "a streamed command's errors are in its output", caseName: apart, report: `exec over SPDY: stdout is "out`,
 			executor: exec(func(_ context.Context, x *embedded.Exec) {
 				if x.Stdout != nil {
 					x.Stderr = x.Stdout

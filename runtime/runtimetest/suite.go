@@ -356,13 +356,6 @@ func (c *CaseT) rejected(err error, what string, want ...codes.Code) {
 	}
 }
 
-// same expects two values to be equal.
-func same[T comparable](c *CaseT, want, got T, what string) {
-	if want != got {
-		c.Errorf("%s is %v, want %v", what, got, want)
-	}
-}
-
 // check expects cond to be true.
 func (c *CaseT) check(cond bool, format string, args ...any) {
 	if !cond {
