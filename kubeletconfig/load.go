@@ -104,25 +104,54 @@ func readFile(name string) (map[string]any, error) {
 	if version, kind := object["apiVersion"], object["kind"]; version != v1beta1.SchemeGroupVersion.String() || kind != "KubeletConfiguration" {
 		return nil, fmt.Errorf("apiVersion %q and kind %q: must be %s and KubeletConfiguration", orEmpty(version), orEmpty(kind), v1beta1.SchemeGroupVersion)
 	}
-	if unknown := unknownFields(object, reflect.TypeFor[v1beta1.KubeletConfiguration](), ""); len(unknown) > 0 {
-		return nil, fmt.Errorf("unknown fields: %s; names are case-sensitive", strings.Join(unknown, ", "))
+	if err := checkFields(object); err != nil {
+		return nil, err
 	}
 	return object, resolvePaths(object, filepath.Dir(name))
 }
 
-// parse reads YAML or JSON, in which no field is twice or of the wrong type.
+// parse reads YAML or JSON, in which no field is twice.
 func parse(text []byte) (map[string]any, error) {
 	text, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
 		return nil, err
 	}
 	var object map[string]any
-	if err := json.Unmarshal(text, &object); err != nil {
-		return nil, err
+	return object, json.Unmarshal(text, &object)
+}
+
+// checkFields returns an error for all unknown fields, and one for each field of the wrong type. A field is decoded
+// alone, because the errors of durations do not name it.
+func checkFields(object map[string]any) error {
+	var errs []error
+	unknown := unknownFields(object, reflect.TypeFor[v1beta1.KubeletConfiguration](), "")
+	if len(unknown) > 0 {
+		errs = append(errs, fmt.Errorf("unknown fields: %s; names are case-sensitive", strings.Join(unknown, ", ")))
 	}
 	values := map[string]any{}
 	merge(values, object) // without nulls, which have no type
-	return object, decode(values, &v1beta1.KubeletConfiguration{})
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		err := decodeField(name, values[name], len(unknown) == 0)
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			err = fmt.Errorf("%s: want %s, is %s", wrong.Field, wrong.Type, wrong.Value)
+		} else if err != nil {
+			err = fmt.Errorf("%s: %w", name, err)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func decodeField(name string, value any, strict bool) error {
+	b, err := json.Marshal(map[string]any{name: value})
+	if err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	if strict {
+		d.DisallowUnknownFields()
+	}
+	return d.Decode(&v1beta1.KubeletConfiguration{})
 }
 
 func orEmpty(v any) any {

@@ -88,16 +88,20 @@ func TestLoad_RelativePaths(t *testing.T) {
 func TestLoad_BadFiles(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                       `apiVersion "" and kind ""`,
-		"a: b":                   "unknown field",
+		"a: b":                   `apiVersion "" and kind ""`,
 		header + `,"maxpods":1}`: "unknown fields: maxpods; names are case-sensitive",
-		header + `,"authentication":{"x509":{"clientCafile":"a"}}}`:                                "unknown fields: authentication.x509.clientCafile",
-		header + `,"maxPods":"many"}`:                                                              "not a KubeletConfiguration",
+		header + `,"authentication":{"x509":{"clientCafile":"a"}}}`:        "unknown fields: authentication.x509.clientCafile",
+		header + `,"maxPods":"many"}`:                                      "maxPods: want int32, is string",
+		header + `,"memorySwap":{"swapBehavior":5}}`:                       "memorySwap.swapBehavior: want string, is number",
+		header + `,"shutdownGracePeriodByPodPriority":[{"priorities":1}]}`: `shutdownGracePeriodByPodPriority: json: unknown field "priorities"`,
+		header + `,"syncFrequency":"1y","maxPods":"many","maxpods":1}`: "unknown fields: maxpods; names are case-sensitive\nmaxPods: want int32, is string\n" +
+			`syncFrequency: time: unknown unit "y" in duration "1y"`,
 		"apiVersion: kubelet.config.k8s.io/v1\nkind: KubeletConfiguration":                         `apiVersion "kubelet.config.k8s.io/v1"`,
 		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: Pod":                                     `kind "Pod"`,
 		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nport: 1\nport: 2":  "already set",
 		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\tport: 1":         "not a KubeletConfiguration",
 		header + "}" + strings.Repeat(" ", 1<<20):                                                  "larger than",
-		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nsyncFrequency: 1y": "not a KubeletConfiguration",
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nsyncFrequency: 1y": `syncFrequency: time: unknown unit "y" in duration "1y"`,
 	} {
 		path := file(t, "kubelet.yaml", text)
 		_, err := kubeletconfig.Load(path, "")
