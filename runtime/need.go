@@ -45,7 +45,7 @@ func CheckNeeds(rt any, who string, needs ...Need) error {
 	var errs []error
 	for _, n := range Unmet(rt, needs...) {
 		if !n.Optional {
-			errs = append(errs, fmt.Errorf("%s: the runtime is no %s, without which there is no %s; a decorator needs a method Unwrap() any", who, n.Capability, n.Purpose))
+			errs = append(errs, fmt.Errorf("%s: the runtime is no %s, which is needed for %s; a decorator needs a method Unwrap() any", who, n.Capability, n.Purpose))
 		}
 	}
 	return errors.Join(errs...)

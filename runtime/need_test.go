@@ -29,7 +29,7 @@ func TestCheckNeeds_NamesWhatIsMissing(t *testing.T) {
 	require.NoError(t, runtime.CheckNeeds(reopener{}, "it", rotation))
 	require.NoError(t, runtime.CheckNeeds(unwraps{reopener{}}, "it", rotation))
 	require.EqualError(t, runtime.CheckNeeds(hides{reopener{}}, "it", rotation),
-		"it: the runtime is no runtime.LogReopener, without which there is no log rotation; a decorator needs a method Unwrap() any")
+		"it: the runtime is no runtime.LogReopener, which is needed for log rotation; a decorator needs a method Unwrap() any")
 	require.ErrorContains(t, runtime.CheckNeeds(reopener{}, "it", rotation, removal), "runtime.ContainerRemover")
 	assert.Equal(t, []runtime.Need{removal}[0].String(), runtime.Unmet(reopener{}, rotation, removal)[0].String())
 	assert.Equal(t, "container collection (runtime.ContainerRemover)", removal.String())
