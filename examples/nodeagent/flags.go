@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -158,7 +160,8 @@ func (f *flags) define(fs *flag.FlagSet) {
 }
 
 func (f *flags) check(rest []string, fail func(bad bool, format string, args ...any)) {
-	fail(len(rest) > 0, "unexpected argument %q: nodeagent has flags only, see -help", rest)
+	fail(len(rest) > 0, "unexpected argument %q: a command is the first argument, one of %s; all else are flags, see -help",
+		strings.Join(rest, " "), strings.Join(slices.Sorted(maps.Keys(commands())), ", "))
 	fail(f.manifests == "" && f.manifestURL == "" && f.kube.kubeconfig == "" && !f.kubeAPI.writable, "no source of pods; give -manifests, -manifest-url, -kubeconfig or -kube-api-writable, or several")
 	for name, d := range map[string]string{"root-dir": f.rootDir, "pod-logs-dir": f.podLogsDir} {
 		fail(!filepath.IsAbs(d), "-%s %q: must be an absolute path", name, d)

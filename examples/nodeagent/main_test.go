@@ -53,7 +53,7 @@ func TestFlagsAreCheckedAllAtOnce(t *testing.T) {
 	}, io.Discard)
 	for _, want := range []string{
 		"-root-dir", "-runtime-endpoint", "-manifest-url", "-log-format", "-node-ip", "-cluster-dns", "-node-labels", "-max-pods",
-		"-max-container-restart-period", "-sync-frequency", `"left"`,
+		"-max-container-restart-period", "-sync-frequency", `"left": a command is the first argument, one of attach, `,
 		"-eviction-hard: ", "-eviction-soft: ", "-eviction-pressure-transition-period", "-image-gc-high-threshold 101", "-image-gc-low-threshold -1",
 		"-minimum-image-ttl-duration", "-maximum-image-ttl-duration", "-minimum-container-ttl-duration", "-container-log-max-size", "-container-log-max-files",
 		"-max-parallel-image-pulls", "-registry-qps", "-registry-burst",
