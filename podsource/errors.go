@@ -28,13 +28,16 @@ const (
 const maxMessage = 1024 // of an event
 
 // updateErrors compares the current errors with those reported before and returns the
-// new and the resolved ones.
+// new and the resolved ones. An error that has become another one of the same place is not
+// resolved: that is what an editor that saves in steps does to an invalid manifest.
 // held: m.mu
 func (m *Mux) updateErrors() (added []rejectedPod, resolved []SourceError) {
 	now := time.Now()
 	current := make(map[string]SourceError, len(m.reported))
+	failing := make(map[[2]string]bool)
 	add := func(r rejectedPod) {
 		r.Source = r.source
+		failing[[2]string{r.source, r.Location}] = true
 		key := r.source + "\x00" + r.Error()
 		if _, ok := current[key]; ok {
 			return
@@ -61,8 +64,8 @@ func (m *Mux) updateErrors() (added []rejectedPod, resolved []SourceError) {
 		add(r)
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.reported)) {
-		if _, ok := current[key]; !ok {
-			resolved = append(resolved, m.reported[key])
+		if e := m.reported[key]; !failing[[2]string{e.Source, e.Location}] {
+			resolved = append(resolved, e)
 		}
 	}
 	m.reported = current
