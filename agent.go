@@ -107,6 +107,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		c.Logger.Warn("reading statuses of the previous process failed", logattr.Err(err))
 	}
 	c.StatusManager.Restore(previous...)
+	c.Sources.Restore(previous...)
 	if c.ImageGC != nil {
 		c.ImageGC.Restore(previous...)
 	}

@@ -306,11 +306,10 @@ func (o *options) complete() (*Components, error) {
 	c.Owner = c.owner.String
 	var errs []error
 	if c.NodeName == "" {
-		name, err := os.Hostname()
-		if err != nil {
+		var err error
+		if c.NodeName, err = os.Hostname(); err != nil {
 			errs = append(errs, fmt.Errorf("cannot read the host name: %w; set WithNodeName", err))
 		}
-		c.NodeName = name
 	}
 	if !given && o.constructors["Runtime"] == nil {
 		errs = append(errs, ErrNoRuntime)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -183,5 +184,40 @@ func TestImageGC_KeepsImagesOfPreviousRunUntilSourcesSynced(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, choices, 1)
 		assert.Equal(t, imagegc.ReasonUnused, choices[0].Reason)
+	})
+}
+
+// SR-7, AG-4: a second manifest with the name of a pod that runs does not replace it when the agent is started again.
+func TestAgent_DuplicateManifestOverARestart(t *testing.T) {
+	agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
+		dir := t.TempDir()
+		write := func(file, image string) {
+			text := "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: main, image: " + image + "}\n"
+			require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
+		}
+		write("web.yaml", "example.com/web:1")
+		source := agent.WithSource("file", podsource.File(dir, podsource.FileNotifier(nil)))
+		a := n.Start(source)
+		time.Sleep(time.Minute)
+		containers := func() (ids []string) {
+			list, err := n.Runtime.ListContainers(t.Context(), &criv1.ListContainersRequest{})
+			require.NoError(t, err)
+			for _, c := range list.GetContainers() {
+				ids = append(ids, c.GetId())
+			}
+			return ids
+		}
+		before := containers()
+		require.Len(t, before, 1)
+		a.Stop()
+
+		write("copy.yaml", "example.com/web:2")
+		a = n.Start(source)
+		defer a.Stop()
+		time.Sleep(time.Minute)
+		assert.Equal(t, before, containers())
+		require.Len(t, n.Running(), 1)
+		require.Len(t, a.SourceErrors(), 1)
+		assert.Contains(t, a.SourceErrors()[0].Error(), "copy.yaml: pod default/web-node rejected")
 	})
 }

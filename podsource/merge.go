@@ -39,8 +39,8 @@ type rejectedPod struct {
 }
 
 // merge merges the desired sets of sources. The previous owner of a full name keeps it
-// as long as it claims it; otherwise the first claim wins.
-func merge(sources []*sourceState, previous map[string]nameClaim) mergedSet {
+// as long as it claims it; otherwise a pod that ran before wins, or else the first claim.
+func merge(sources []*sourceState, previous map[string]nameClaim, restored map[types.UID]bool) mergedSet {
 	n := 0
 	for _, d := range sources {
 		n += len(d.entries)
@@ -49,7 +49,7 @@ func merge(sources []*sourceState, previous map[string]nameClaim) mergedSet {
 		pods: make([]*entry, 0, n), byUID: make(map[types.UID]*entry, n), byFull: make(map[string]*entry, n),
 		objects: map[podspec.Ref]podspec.Object{}, owner: make(map[string]nameClaim, n),
 	}
-	contested := u.assign(sources, previous)
+	contested := u.assign(sources, previous, restored)
 	u.place(sources, contested)
 	u.unique = len(contested) == 0 && len(u.rejected) == 0
 	u.mergeObjects(sources)
@@ -109,7 +109,7 @@ func (u *mergedSet) staysUnique(removed, added []*entry) bool {
 
 // assign decides which pod owns each full name and returns the names with more than
 // one claim.
-func (u *mergedSet) assign(sources []*sourceState, previous map[string]nameClaim) map[string]bool {
+func (u *mergedSet) assign(sources []*sourceState, previous map[string]nameClaim, restored map[types.UID]bool) map[string]bool {
 	contested := map[string]bool{}
 	for _, d := range sources {
 		for _, e := range d.entries {
@@ -129,7 +129,9 @@ func (u *mergedSet) assign(sources []*sourceState, previous map[string]nameClaim
 			if !contested[e.full] {
 				continue
 			}
-			if c := nth.claim(d, e); previous[e.full] == c {
+			c := nth.claim(d, e)
+			owner, owned := previous[e.full]
+			if owner == c || !owned && restored[e.pod.UID] {
 				u.owner[e.full] = c
 			}
 		}

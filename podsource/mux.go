@@ -130,6 +130,7 @@ type Mux struct {
 	merged    mergedSet
 	delivered delivered
 	reported  map[string]SourceError // reported and not resolved yet
+	restored  map[types.UID]bool     // pods of the previous process
 }
 
 // New returns a Mux. It does no I/O; sources are read by Run.
@@ -207,6 +208,17 @@ func (m *Mux) watch(ctx context.Context, i int) {
 	}
 }
 
+// Restore names the pods of the previous process. If the first set with a full name has it twice, the pod that ran before
+// keeps it. It must be called before Run.
+func (m *Mux) Restore(pods ...*corev1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.restored = make(map[types.UID]bool, len(pods))
+	for _, pod := range pods {
+		m.restored[pod.UID] = true
+	}
+}
+
 // receive replaces the desired set of source i.
 func (m *Mux) receive(ctx context.Context, i int, s Set) {
 	startTime := time.Now()
@@ -244,7 +256,7 @@ func (m *Mux) replace(i int, next *sourceState) (added []rejectedPod, resolved [
 	previous := m.sources[i]
 	m.sources[i] = next
 	if !m.merged.apply(m.sources, previous, next) {
-		m.merged = merge(m.sources, m.merged.owner)
+		m.merged = merge(m.sources, m.merged.owner, m.restored)
 	}
 	return m.updateErrors()
 }
