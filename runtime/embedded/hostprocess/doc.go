@@ -2,7 +2,7 @@
 // processes of this machine, in process groups of their own, with exit codes, signals,
 // stdin, terminals, exec and logs, on Linux and in part on macOS.
 //
-//	rt, err := embedded.New(embedded.Config{Executor: hostprocess.New(hostprocess.Config{Root: "/var/lib/edge"})})
+//	rt, err := embedded.New(embedded.Config{Executor: hostprocess.New(hostprocess.Config{Root: "/var/lib/edge-containers"})})
 //
 // It isolates almost nothing: a container has the machine as its user has it. Run only
 // trusted programs. [Executor] says what is isolated and how the processes of a container
