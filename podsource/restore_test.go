@@ -25,11 +25,12 @@ func TestMux_DuplicateNameAfterARestart(t *testing.T) {
 		require.NoError(t, err)
 		mux.Restore(before...)
 		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
 		done := make(chan error, 1)
 		go func() { done <- mux.Run(ctx) }()
 		change := <-mux.Changes()
 		require.Len(t, change.Pods, 1)
-		assert.Equal(t, before[0].UID, change.Pods[0].UID)
+		require.Equal(t, before[0].UID, change.Pods[0].UID)
 		require.Len(t, mux.Errors(), 1)
 		assert.Contains(t, mux.Errors()[0].Error(), "m/a.yaml: pod default/x-n1 rejected")
 
