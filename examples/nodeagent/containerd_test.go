@@ -82,9 +82,14 @@ func (w *world) checkContainer(t *testing.T, pod string) {
 	require.NoError(t, err)
 	r, err := w.rt.ContainerStatus(t.Context(), &cri.ContainerStatusRequest{ContainerId: have[pod][0].GetId(), Verbose: true})
 	require.NoError(t, err)
-	log, err := os.ReadFile(r.GetStatus().GetLogPath())
-	require.NoError(t, err)
-	require.Contains(t, string(log), "started 1")
+	// A container that runs may not have written yet.
+	w.eventually(soon, func() error {
+		log, err := os.ReadFile(r.GetStatus().GetLogPath())
+		if err == nil && !strings.Contains(string(log), "started 1") {
+			err = fmt.Errorf("log is %q", log)
+		}
+		return err
+	})
 	require.Equal(t, "0.log", filepath.Base(r.GetStatus().GetLogPath())) // RT-13
 	var info struct{ Pid int }
 	require.NoError(t, json.Unmarshal([]byte(r.GetInfo()["info"]), &info))
