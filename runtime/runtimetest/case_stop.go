@@ -163,7 +163,9 @@ func stopCases() []testCase {
 				cfg.StopSignal = v1.Signal_SIGNAL_SIGUSR1
 			})
 			c.ok(c.stop(id, 3), "stop container")
-			same(c, 8, c.status(id).GetExitCode(), "the exit code of its SIGUSR1 handler")
+			st := c.status(id)
+			same(c, exited, st.GetState(), "its state after StopContainer")
+			same(c, 8, st.GetExitCode(), "the exit code of its SIGUSR1 handler")
 		}},
 		{"children of a container end with it", "forgotten processes would eat the node", processes, func(c *CaseT) {
 			p := c.pod("p")

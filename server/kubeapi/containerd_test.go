@@ -181,8 +181,12 @@ func (c *cluster) exec(t *testing.T) {
 	assert.Equal(t, "out\n", stdout)
 	assert.Equal(t, "problem\ncommand terminated with exit code 42\n", stderr)
 	assert.Equal(t, 42, code)
-	c.fails(t, [2]string{"exec web-edge-1 -c main -- none", "executable file not found"}, [2]string{"exec web-edge-1 -c crash -- true", `container "crash"`},
-		[2]string{"exec none -- true", "not found"})
+	c.fails(t, [2]string{"exec web-edge-1 -c main -- none", "executable file not found"}, [2]string{"exec none -- true", "not found"})
+	// While it waits for its next start. Until its end is known, the runtime says what is wrong.
+	require.Eventually(t, func() bool {
+		_, stderr, code := c.run(t, "exec web-edge-1 -c crash -- true")
+		return code != 0 && strings.Contains(stderr, `container "crash"`)
+	}, time.Minute, time.Second)
 
 	tty := c.terminal(t, "exec -it web-edge-1 -c main -- sh", 33, 101)
 	tty.prints(t, "stty size\n", "33 101")
