@@ -140,10 +140,10 @@ func (r *benchEnv) burstPods(n int) []*corev1.Pod {
 	return pods
 }
 
-// keepBusy starts processes that compute until the end of the benchmark.
+// keepBusy starts processes that compute until the end of the benchmark, also if it is killed.
 func keepBusy(b *testing.B, processes int) {
 	for range processes {
-		cmd := exec.Command("sh", "-c", "while :; do :; done")
+		cmd := exec.Command("sh", "-c", "while kill -0 $PPID; do i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; done")
 		require.NoError(b, cmd.Start())
 		b.Cleanup(func() {
 			_ = cmd.Process.Kill()
