@@ -1,23 +1,15 @@
 package imagegc
 
 import (
-	"fmt"
-	"time"
-
-	"golang.org/x/sys/unix"
-
+	"github.com/sublet-dev/agent/internal/diskusage"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// statfs measures the file system of a path. Space reserved for root is not available.
+// statfs measures the file system of a path.
 func statfs(path string) (runtime.FSUsage, error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(path, &s); err != nil {
-		return runtime.FSUsage{}, fmt.Errorf("statfs %s: %w", path, err)
+	u, err := diskusage.FileSystem(path)
+	if err == nil {
+		u.Mountpoint = path
 	}
-	block := uint64(s.Bsize) //nolint:gosec // a block size is positive
-	return runtime.FSUsage{
-		At: time.Now(), Mountpoint: path, CapacityBytes: s.Blocks * block, AvailableBytes: s.Bavail * block,
-		UsedBytes: (s.Blocks - s.Bfree) * block, Inodes: s.Files, InodesUsed: s.Files - s.Ffree,
-	}, nil
+	return u, err
 }

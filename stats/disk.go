@@ -6,31 +6,26 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sublet-dev/agent/internal/diskusage"
 	"github.com/sublet-dev/agent/runtime"
 )
 
 // Statfs measures the file system that contains path, with the statfs system call. It is
 // the default of Config.Statfs.
 func Statfs(path string) (runtime.FSUsage, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(path, &st); err != nil {
-		return runtime.FSUsage{}, fmt.Errorf("statfs %s: %w", path, err)
+	u, err := diskusage.FileSystem(path)
+	if err != nil {
+		return runtime.FSUsage{}, err
 	}
 	var node unix.Stat_t
 	if err := unix.Stat(path, &node); err != nil {
 		return runtime.FSUsage{}, fmt.Errorf("stat %s: %w", path, err)
 	}
-	size := blockSize(&st)
-	return runtime.FSUsage{
-		At: time.Now(), Mountpoint: path, Device: deviceOf(&node),
-		CapacityBytes: st.Blocks * size, AvailableBytes: st.Bavail * size,
-		UsedBytes: (st.Blocks - min(st.Bfree, st.Blocks)) * size,
-		Inodes:    st.Files, InodesUsed: st.Files - min(st.Ffree, st.Files),
-	}, nil
+	u.Mountpoint, u.Device = path, deviceOf(&node)
+	return u, nil
 }
 
 // logDirs returns the log directories of a pod by container name. A pod without logs has

@@ -4,7 +4,4 @@ package stats
 
 import "golang.org/x/sys/unix"
 
-// blockSize returns the unit of the block counts in st.
-func blockSize(st *unix.Statfs_t) uint64 { return uint64(st.Bsize) }
-
 func deviceOf(st *unix.Stat_t) uint64 { return uint64(st.Dev) }

@@ -2,14 +2,11 @@ package volume
 
 import (
 	"errors"
-	"os"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sublet-dev/agent/internal/mounts"
-	"github.com/sublet-dev/agent/runtime"
 )
 
 // osMounter mounts with system calls.
@@ -47,19 +44,6 @@ func (osMounter) unmount(path string, lazy bool) error {
 		}
 	}
 	return mountError("unmount", path, err)
-}
-
-// statfs measures the file system at path.
-func statfs(path string) (runtime.FSUsage, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(path, &st); err != nil {
-		return runtime.FSUsage{}, &os.PathError{Op: "statfs", Path: path, Err: err}
-	}
-	size := uint64(max(st.Frsize, 0))
-	return runtime.FSUsage{
-		At: time.Now(), CapacityBytes: st.Blocks * size, AvailableBytes: st.Bavail * size, UsedBytes: (st.Blocks - min(st.Bfree, st.Blocks)) * size,
-		Inodes: st.Files, InodesUsed: st.Files - min(st.Ffree, st.Files),
-	}, nil
 }
 
 // openPath opens a file for reference only.

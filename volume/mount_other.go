@@ -2,18 +2,10 @@
 
 package volume
 
-import (
-	"errors"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/sublet-dev/agent/runtime"
-)
+import "golang.org/x/sys/unix"
 
 // osMounter supports only Linux. On other systems volumes in memory are rejected.
 type osMounter struct{ noMounts }
-
-func statfs(string) (runtime.FSUsage, error) { return runtime.FSUsage{}, errors.ErrUnsupported }
 
 const openPath = unix.O_RDONLY
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/diskusage"
 	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -49,7 +50,7 @@ func NewNFS(cfg NFSConfig) (*NFS, error) {
 		return nil, fmt.Errorf("volume: NFSConfig.Root: %q must be an absolute path", cfg.Root)
 	}
 	cfg.MountCommand = cmp.Or(cfg.MountCommand, "mount")
-	return &NFS{cfg: cfg, meter: meter{statfs: statfs, log: slog.New(slog.DiscardHandler)}}, nil
+	return &NFS{cfg: cfg, meter: meter{statfs: diskusage.FileSystem, log: slog.New(slog.DiscardHandler)}}, nil
 }
 
 // Sources implements Driver.

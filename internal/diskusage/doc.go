@@ -1,2 +1,2 @@
-// Package diskusage measures directories to which containers can write.
+// Package diskusage measures directories to which containers can write, and file systems.
 package diskusage

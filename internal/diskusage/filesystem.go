@@ -1,0 +1,28 @@
+//go:build unix
+
+package diskusage
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// FileSystem measures the file system that contains path, with the statfs system call. Space that is
+// reserved for root is not available. It does not say where the file system is: neither Mountpoint
+// nor Device is set.
+func FileSystem(path string) (runtime.FSUsage, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return runtime.FSUsage{}, fmt.Errorf("statfs %s: %w", path, err)
+	}
+	size := blockSize(&st)
+	return runtime.FSUsage{
+		At: time.Now(), CapacityBytes: st.Blocks * size, AvailableBytes: st.Bavail * size,
+		UsedBytes: (st.Blocks - min(st.Bfree, st.Blocks)) * size,
+		Inodes:    st.Files, InodesUsed: st.Files - min(st.Ffree, st.Files),
+	}, nil
+}
