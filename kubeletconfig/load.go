@@ -52,7 +52,7 @@ func Load(file, dir string) (*Config, error) {
 		merge(merged, object)
 	}
 	c := &Config{given: map[string]bool{}}
-	if err := decode(merged, &c.kubelet); err != nil {
+	if err := decode(merged, &c.kubelet, true); err != nil {
 		return nil, err
 	}
 	for _, path := range leafPaths() {
@@ -131,7 +131,7 @@ func checkFields(object map[string]any) error {
 	values := map[string]any{}
 	merge(values, object) // without nulls, which have no type
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		err := decodeField(name, values[name], len(unknown) == 0)
+		err := decode(map[string]any{name: values[name]}, &v1beta1.KubeletConfiguration{}, len(unknown) == 0)
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			err = fmt.Errorf("%s: want %s, is %s", wrong.Field, wrong.Type, wrong.Value)
 		} else if err != nil {
@@ -140,18 +140,6 @@ func checkFields(object map[string]any) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-func decodeField(name string, value any, strict bool) error {
-	b, err := json.Marshal(map[string]any{name: value})
-	if err != nil {
-		return err
-	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	if strict {
-		d.DisallowUnknownFields()
-	}
-	return d.Decode(&v1beta1.KubeletConfiguration{})
 }
 
 func orEmpty(v any) any {
@@ -237,12 +225,15 @@ func merge(object, patch map[string]any) {
 	}
 }
 
-func decode(object map[string]any, into *v1beta1.KubeletConfiguration) error {
+// decode decodes an object whose fields, if strict, are all known.
+func decode(object map[string]any, into *v1beta1.KubeletConfiguration, strict bool) error {
 	b, err := json.Marshal(object)
 	if err != nil {
 		return err
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
+	if strict {
+		d.DisallowUnknownFields()
+	}
 	return d.Decode(into)
 }
