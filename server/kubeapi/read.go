@@ -86,10 +86,8 @@ func (r *request) listVersion() (version uint64, exact bool, err error) {
 	if r.query.Has("sendInitialEvents") {
 		return 0, false, errOption("sendInitialEvents", "is forbidden for list")
 	}
-	if text != "" {
-		if version, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return 0, false, apierrors.NewBadRequest("resourceVersion: invalid value " + strconv.Quote(text))
-		}
+	if version, err = parseVersion(text); err != nil {
+		return 0, false, err
 	}
 	exact = match == metav1.ResourceVersionMatchExact
 	switch {
@@ -102,6 +100,18 @@ func (r *request) listVersion() (version uint64, exact bool, err error) {
 		return 0, false, errOption("resourceVersionMatch", "must not be Exact for resourceVersion 0")
 	}
 	return version, exact, nil
+}
+
+// parseVersion parses the resource version of a list or a watch; "" is 0.
+func parseVersion(text string) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	version, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, apierrors.NewBadRequest("resourceVersion: invalid value " + strconv.Quote(text))
+	}
+	return version, nil
 }
 
 // respondList sends a list of objects in a form.

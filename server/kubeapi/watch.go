@@ -66,7 +66,7 @@ func (a *API) watch(r *request) error {
 // watchStart returns the version after which a watch begins, 0: now; nil: with all objects.
 // initial asks for a bookmark after them.
 func (r *request) watchStart() (after *uint64, initial bool, err error) {
-	version, match := r.query.Get("resourceVersion"), r.query.Get("resourceVersionMatch")
+	match := r.query.Get("resourceVersionMatch")
 	sends := r.query.Has("sendInitialEvents")
 	switch {
 	case sends && match != string(metav1.ResourceVersionMatchNotOlderThan):
@@ -74,11 +74,9 @@ func (r *request) watchStart() (after *uint64, initial bool, err error) {
 	case !sends && match != "":
 		return nil, false, errOption("resourceVersionMatch", "is forbidden for watch unless sendInitialEvents is provided")
 	}
-	var n uint64
-	if version != "" {
-		if n, err = strconv.ParseUint(version, 10, 64); err != nil {
-			return nil, false, apierrors.NewBadRequest("resourceVersion: invalid value " + strconv.Quote(version))
-		}
+	n, err := parseVersion(r.query.Get("resourceVersion"))
+	if err != nil {
+		return nil, false, err
 	}
 	switch {
 	case r.isTrue("sendInitialEvents"):
