@@ -128,9 +128,3 @@ func (p *PodManager) reject(pod *corev1.Pod, v podspec.AdmitResult, now time.Tim
 		h(pod, v.Reason, v.Message)
 	}
 }
-
-// noInspector is the Inspector of an empty runtime.
-type noInspector struct{}
-
-func (noInspector) IsRunning(types.UID) bool { return false }
-func (noInspector) Uninspected() []types.UID { return nil }

@@ -55,6 +55,12 @@ type Inspector interface {
 	Uninspected() []types.UID
 }
 
+// noInspector is the Inspector of an empty runtime.
+type noInspector struct{}
+
+func (noInspector) IsRunning(types.UID) bool { return false }
+func (noInspector) Uninspected() []types.UID { return nil }
+
 // Admitter decides whether a new pod may run beside the other pods. These are in no
 // order: the admitted pods that have not finished, and those that have run since before
 // this process started and may be desired. Admit does no I/O and does not block.
