@@ -100,11 +100,8 @@ func TestServe_EndsStreams(t *testing.T) {
 	cfg.Addr = loopback
 	s, err := server.New(cfg)
 	require.NoError(t, err)
-	l := listen(t)
-	n.addr = l.Addr().String()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, l) }()
+	addr, end := start(t, s)
+	n.addr = addr
 	executors := n.executors(t, "/exec/default/web/app", with(command("hang"), "input", "output"))
 	started, ended := make(chan struct{}, 3), make(chan error, len(executors))
 	for _, e := range executors {
@@ -121,8 +118,7 @@ func TestServe_EndsStreams(t *testing.T) {
 	for range executors {
 		<-started
 	}
-	cancel()
-	require.NoError(t, <-done)
+	end()
 	for range executors {
 		<-ended
 		<-n.exited

@@ -193,12 +193,28 @@ func serve(t *testing.T, cfg server.Config, change ...func(*server.Server)) (add
 	for _, c := range change {
 		c(s)
 	}
+	addr, end := start(t, s)
+	t.Cleanup(end)
+	return addr
+}
+
+// start runs a server until end is called, which expects that it ends soon and without an error.
+func start(t *testing.T, s *server.Server) (addr string, end func()) {
+	t.Helper()
 	l := listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
-	return l.Addr().String()
+	return l.Addr().String(), func() {
+		t.Helper()
+		cancel()
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		case <-time.After(time.Minute):
+			t.Fatal("the server still serves")
+		}
+	}
 }
 
 func TestServe_RejectsNonLoopbackListener(t *testing.T) {

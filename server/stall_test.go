@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"context"
 	"crypto/tls"
 	"net"
 	"net/http"
@@ -48,19 +47,10 @@ func TestServe_EndsStreamWithUnreadInput(t *testing.T) {
 	defer close(n.stall)
 	s, err := server.New(n.cfg)
 	require.NoError(t, err)
-	l := listen(t)
-	n.addr = l.Addr().String()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, l) }()
+	addr, end := start(t, s)
+	n.addr = addr
 	n.stalled(t)
-	cancel()
-	select {
-	case err := <-done:
-		require.NoError(t, err)
-	case <-time.After(time.Minute):
-		t.Fatal("the stream still runs")
-	}
+	end()
 }
 
 // A client that does not read the output does not keep the server from its end.
@@ -68,11 +58,8 @@ func TestServe_EndsStreamWithUnreadOutput(t *testing.T) {
 	n := serveSecure(t)
 	s, err := server.New(n.cfg)
 	require.NoError(t, err)
-	l := listen(t)
-	n.addr = l.Addr().String()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, l) }()
+	addr, end := start(t, s)
+	n.addr = addr
 	release := make(chan struct{})
 	defer close(release)
 	unread := writerFunc(func(b []byte) (int, error) {
@@ -91,13 +78,7 @@ func TestServe_EndsStreamWithUnreadOutput(t *testing.T) {
 		before = now
 		return full
 	}, time.Minute, time.Second)
-	cancel()
-	select {
-	case err := <-done:
-		require.NoError(t, err)
-	case <-time.After(time.Minute):
-		t.Fatal("a stream still runs")
-	}
+	end()
 }
 
 // The stream of a client that is gone ends although the command has not read its stdin.
