@@ -108,6 +108,7 @@ var allowedImports = map[string][]string{
 	"internal/settings":          {},
 	"internal/sleep":             {},
 	"internal/statefile":         {"internal/atomicfile"},
+	"internal/systest":           {},
 	"internal/mutate":            {},
 	"internal/typecheck":         {},
 	"runtimestate":               {"runtime"},

@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/cgroup"
+	"github.com/sublet-dev/agent/internal/systest"
 )
 
 // BenchmarkManager_Ensure creates the cgroup of a pod on the cgroups of the kernel, and removes it. CPU-µs/op is the CPU time of this process
@@ -34,7 +34,7 @@ func BenchmarkManager_Ensure(b *testing.B) {
 	_, err = m.Ensure(b.Context(), burstable("first")) // with the cgroups above
 	require.NoError(b, err)
 	require.NoError(b, m.Remove(b.Context(), "first"))
-	n, before := 0, cpuTime(b)
+	n, before := 0, systest.CPUTime(b)
 	for b.Loop() {
 		n++
 		uid := types.UID(strconv.Itoa(n))
@@ -42,12 +42,5 @@ func BenchmarkManager_Ensure(b *testing.B) {
 		require.NoError(b, err)
 		require.NoError(b, m.Remove(b.Context(), uid))
 	}
-	b.ReportMetric(float64(cpuTime(b)-before)/1e3/float64(n), "CPU-µs/op")
-}
-
-// cpuTime returns the CPU time of this process in ns.
-func cpuTime(b *testing.B) int64 {
-	var u unix.Rusage
-	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
-	return u.Utime.Nano() + u.Stime.Nano()
+	b.ReportMetric(float64((systest.CPUTime(b)-before).Microseconds())/float64(n), "CPU-µs/op")
 }

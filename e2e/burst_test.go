@@ -13,8 +13,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/systest"
 )
 
 // envParallel is how many starts the agents of bursts begin with at a time, instead of the default.
@@ -51,9 +52,9 @@ func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 		// Agent and raw calls take turns, so that a slow minute of the machine is not one of them alone.
 		for _, c := range concurrencies {
 			l := r.settled(b)
-			before, idleBefore := cpuTime(b), idleTime(b)
+			before, idleBefore := systest.CPUTime(b), idleTime(b)
 			took := l.up(b, r.burstPods(pods)...)
-			own, idle = append(own, (cpuTime(b)-before)/time.Duration(pods)), append(idle, idleTime(b)-idleBefore)
+			own, idle = append(own, (systest.CPUTime(b)-before)/time.Duration(pods)), append(idle, idleTime(b)-idleBefore)
 			first, middle, last = append(first, took[0]), append(middle, median(took)), append(last, took[pods-1])
 			time.Sleep(readySignals)
 			deleted = append(deleted, l.down(b, pods)[pods-1])
@@ -112,13 +113,6 @@ func (r *benchEnv) burst(b *testing.B, pods, busy int) {
 		defer k.stop(b)
 		k.burst(b, r.burstPods(pods)).report(b, "kubelet-")
 	}
-}
-
-// cpuTime is what this process has used, the agent included and no runtime.
-func cpuTime(b *testing.B) time.Duration {
-	var u unix.Rusage
-	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // idleTime is the time of the machine's processors together in which they had nothing to do or waited for a disk.

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/sublet-dev/agent/internal/systest"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -43,12 +43,6 @@ func answerer(b *testing.B) net.Listener {
 	}()
 	b.Cleanup(func() { l.Close() })
 	return l
-}
-
-func cpu(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // PB-2: BenchmarkManager_ThousandPods probes 1,000 pods each second for some seconds of
@@ -84,7 +78,7 @@ func BenchmarkManager_ThousandPods(b *testing.B) {
 			n.set(uid, fmt.Sprint(i), runtime.Running)
 			m.AddPod(podOf(uid, nil, every(1, h), nil))
 		}
-		used := cpu(b)
+		used := systest.CPUTime(b)
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = m.Run(ctx) })
 		most, least := 0, 1<<30
@@ -94,7 +88,7 @@ func BenchmarkManager_ThousandPods(b *testing.B) {
 			time.Sleep(time.Millisecond)
 		}
 		wg.Wait()
-		used = cpu(b) - used
+		used = systest.CPUTime(b) - used
 		require.Greater(b, len(late), pods*int(lasting/time.Second)-2*pods)
 		slices.Sort(late)
 		b.ReportMetric(float64(late[len(late)*99/100].Microseconds())/1000, "ms-late-p99")

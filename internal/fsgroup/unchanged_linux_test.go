@@ -7,30 +7,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/fsgroup"
 	"github.com/sublet-dev/agent/internal/logtest"
+	"github.com/sublet-dev/agent/internal/systest"
 )
-
-// immutable keeps even root from changing a file, until the test ends.
-func immutable(t *testing.T, path string) {
-	t.Helper()
-	const immutableFlag = 0x10 // FS_IMMUTABLE_FL
-	set := func(flags int) error {
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
-	}
-	if err := set(immutableFlag); err != nil {
-		t.Skipf("requires a file system with immutable files for its temporary files: %v", err)
-	}
-	t.Cleanup(func() { assert.NoError(t, set(0)) })
-}
 
 // A pod starts though some of the files cannot be changed, as with a kubelet.
 func TestApply_LeavesWhatCannotBeChanged(t *testing.T) {
@@ -50,7 +32,7 @@ func testImmutableFiles(t *testing.T) {
 	require.NoError(t, os.WriteFile(dir+"/narrow", nil, 0o600))
 	require.NoError(t, os.Chown(dir+"/narrow", -1, int(g)))
 	for _, name := range []string{"/a/b/file", "/ready", "/narrow"} {
-		immutable(t, dir+name)
+		systest.Fix(t, dir+name, systest.Immutable)
 	}
 	log := new(logtest.Buffer)
 	require.NoError(t, fsgroup.Apply(t.Context(), dir, g, corev1.FSGroupChangeAlways, logtest.NewLogger(log, slog.LevelInfo)))

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/sublet-dev/agent/internal/systest"
 )
 
 const sample = `36 35 98:0 / /root/pods rw shared:1 - ext4 /dev/sda rw
@@ -299,35 +301,16 @@ func TestRemove_InaccessibleDirectories(t *testing.T) {
 	remains(t, dir)
 }
 
-// BenchmarkRemove compares the removal of a pod's directory with reading the mount table.
-// immutable sets the flags of a file that keep even root from changing it, until the test ends.
-func immutable(t *testing.T, path string, flags int) {
-	t.Helper()
-	set := func(flags int) error {
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
-	}
-	if err := set(flags); err != nil {
-		t.Skipf("requires a file system with immutable files for its temporary files: %v", err)
-	}
-	t.Cleanup(func() { assert.NoError(t, set(0)) })
-}
-
 // The error for what cannot be removed says what can be done about it.
 func TestRemove_ExplainsFixedFiles(t *testing.T) {
-	const immutableFlag, appendFlag = 0x10, 0x20 // FS_IMMUTABLE_FL, FS_APPEND_FL
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(dir+"/a/closed", 0o700))
 	for _, name := range []string{"/a/file", "/a/log", "/a/closed/file", "/a/other"} {
 		require.NoError(t, os.WriteFile(dir+name, nil, 0o600))
 	}
-	immutable(t, dir+"/a/file", immutableFlag)
-	immutable(t, dir+"/a/log", appendFlag)
-	immutable(t, dir+"/a/closed", immutableFlag)
+	systest.Fix(t, dir+"/a/file", systest.Immutable)
+	systest.Fix(t, dir+"/a/log", systest.AppendOnly)
+	systest.Fix(t, dir+"/a/closed", systest.Immutable)
 	err := Remove(t.Context(), dir, "a")
 	require.ErrorIs(t, err, unix.EPERM)
 	for path, fixed := range map[string]string{"/a/file": "/a/file", "/a/log": "/a/log", "/a/closed/file": "/a/closed"} {
@@ -349,6 +332,7 @@ func TestRemove_ReadOnlyFileSystem(t *testing.T) {
 	require.ErrorContains(t, err, "read-only file system: find out why in the log of the kernel, and mount it read-write")
 }
 
+// BenchmarkRemove compares the removal of a pod's directory with reading the mount table.
 func BenchmarkRemove(b *testing.B) {
 	dir := b.TempDir()
 	b.Run("folder", func(b *testing.B) {

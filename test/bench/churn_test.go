@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/internal/systest"
 )
 
 // benchChurn is the environment variable with the duration of the churn, such as 30m.
@@ -36,9 +37,9 @@ func BenchmarkChurn(b *testing.B) {
 			warmUp := period * 2 / 5
 			c.run(warmUp, batches, rate)
 			memory, goroutines := c.idle()
-			used, began := cpu(b), time.Now()
+			used, began := systest.CPUTime(b), time.Now()
 			c.run(period-warmUp, batches, rate)
-			b.ReportMetric(100*(cpu(b)-used).Seconds()/time.Since(began).Seconds(), "%core")
+			b.ReportMetric(100*(systest.CPUTime(b)-used).Seconds()/time.Since(began).Seconds(), "%core")
 			b.ReportMetric(float64(c.late)/float64(c.checked)*100, "%late")
 			memoryAfter, goroutinesAfter := c.idle()
 			b.ReportMetric(float64(int64(memoryAfter)-int64(memory))/1024, "grown-KiB")

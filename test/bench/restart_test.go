@@ -13,6 +13,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/internal/systest"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
@@ -59,10 +60,10 @@ func BenchmarkRestart(b *testing.B) {
 				counted := &countedConn{ClientConnInterface: cc, calls: map[string]int{}}
 				client, err := cri.New(counted, cri.Config{})
 				require.NoError(b, err)
-				before := cpu(b)
+				before := systest.CPUTime(b)
 				reported := n.await(pods, isRunning, func() { n.startAgent(agent.WithRuntime(client)) })
 				took = append(took, reported[len(reported)-1])
-				used = cpu(b) - before
+				used = systest.CPUTime(b) - before
 				n.settle()
 				counted.mu.Lock()
 				calls = counted.calls

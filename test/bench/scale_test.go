@@ -13,6 +13,7 @@ import (
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/internal/systest"
 	"github.com/sublet-dev/agent/pleg"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
@@ -43,12 +44,12 @@ func BenchmarkManyPods(b *testing.B) {
 				none := n.memoryInUse()
 				b.ReportMetric((float64(none)-float64(before))/1024, "once-KiB")
 
-				used := cpu(b)
+				used := systest.CPUTime(b)
 				up := n.await(pods, isRunning, func() { n.memory.Put(all...) })
 				b.ReportMetric(up[len(up)-1].Seconds(), "up-s")
 				b.ReportMetric(ms(up[len(up)-1])/float64(pods), "up-ms/pod")
 				b.ReportMetric(n.settle().Seconds(), "settle-s")
-				b.ReportMetric(ms(cpu(b)-used)/float64(pods), "up-cpu-ms/pod")
+				b.ReportMetric(ms(systest.CPUTime(b)-used)/float64(pods), "up-cpu-ms/pod")
 
 				// The source keeps its own copy, which is as large as all.
 				each := float64(n.memoryInUse()-none-own) / float64(pods) / 1024
@@ -60,12 +61,12 @@ func BenchmarkManyPods(b *testing.B) {
 
 				b.ReportMetric(ms(n.change(all[pods/2], unlessSmoke(25, 3))), "change-ms")
 
-				used = cpu(b)
+				used = systest.CPUTime(b)
 				down := n.await(pods, isDeleted, func() { n.memory.Set() })
 				b.ReportMetric(down[len(down)-1].Seconds(), "down-s")
 				b.ReportMetric(ms(down[len(down)-1])/float64(pods), "down-ms/pod")
 				n.settle()
-				b.ReportMetric(ms(cpu(b)-used)/float64(pods), "down-cpu-ms/pod")
+				b.ReportMetric(ms(systest.CPUTime(b)-used)/float64(pods), "down-cpu-ms/pod")
 				b.ReportMetric((float64(n.memoryInUse())-float64(none))/float64(pods)/1024, "left-KiB/pod")
 				n.end()
 			}
@@ -80,9 +81,9 @@ func (n *testNode) settle() time.Duration {
 	const interval, quietIntervals = 50 * time.Millisecond, 10
 	began := time.Now()
 	for quiet := 0; quiet < quietIntervals; {
-		used := cpu(n.b)
+		used := systest.CPUTime(n.b)
 		time.Sleep(interval)
-		if cpu(n.b)-used < interval/5 {
+		if systest.CPUTime(n.b)-used < interval/5 {
 			quiet++
 		} else {
 			quiet = 0
