@@ -2,12 +2,13 @@
 package events
 
 import (
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/internal/text"
 )
 
 // Recorder records events. It must not block.
@@ -76,13 +77,13 @@ func (d *Dedup) Record(e *corev1.Event) {
 }
 
 func (d *Dedup) count(e *corev1.Event, now time.Time) *corev1.Event {
-	k := key{topic{string(e.InvolvedObject.UID), e.Type, e.Reason}, clip(e.Message)}
+	k := key{topic{string(e.InvolvedObject.UID), e.Type, e.Reason}, text.Clip(e.Message, maxText, "...")}
 	message := k.message
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	existing := d.recent(k, now)
 	if existing == nil && d.hasMany(k.topic, now) {
-		k.message, message = combinedPrefix, clip(combinedPrefix+e.Message)
+		k.message, message = combinedPrefix, text.Clip(combinedPrefix+e.Message, maxText, "...")
 		existing = d.recent(k, now)
 	}
 	if existing != nil {
@@ -127,16 +128,6 @@ func (r *record) repeat(message string, now time.Time) *corev1.Event {
 	}
 	r.emitted = now
 	return r.event.DeepCopy()
-}
-
-// clip returns the message as valid UTF-8 of at most maxText bytes, as the API server
-// requires. The removed part is not retained in memory.
-func clip(message string) string {
-	text := strings.ToValidUTF8(message[:min(len(message), maxText+1)], "�")
-	if len(message) <= maxText && len(text) <= maxText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:min(len(text), maxText-3)], "") + "..."
 }
 
 // trim removes old records and, if that is not enough, all. Then some events may be
