@@ -6,6 +6,7 @@ package statefile
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"sync"
 
@@ -16,7 +17,7 @@ import (
 // may be called from any goroutine.
 type File[T any] struct {
 	Path  string
-	Limit int64       // of the bytes that are read
+	Limit int64       // of the bytes that are read and written
 	Mu    sync.Locker // guards the state of the component
 
 	// Parse returns the state that a file has, or an error if the component cannot have
@@ -88,7 +89,7 @@ func (f *File[T]) Unsaved() bool { return f.unsaved }
 
 // Save writes the file if it lacks a change. It blocks until all changes of before are durable;
 // those of several goroutines are written once. Mu is not locked. After an error the changes are
-// still unsaved.
+// still unsaved: the file is as it was, also if the state has become larger than Limit.
 func (f *File[T]) Save() error {
 	f.saving.Lock()
 	defer f.saving.Unlock()
@@ -100,6 +101,10 @@ func (f *File[T]) Save() error {
 	text, err := json.Marshal(f.Snapshot())
 	f.unsaved = false
 	f.Mu.Unlock()
+	if err == nil && int64(len(text)) > f.Limit {
+		// Load would take the file for damaged, and all of the state would be lost.
+		err = fmt.Errorf("%s: %d bytes are more than the %d that are read", f.Path, len(text), f.Limit)
+	}
 	if err == nil {
 		err = atomicfile.Write(f.Path, text)
 	}

@@ -108,6 +108,26 @@ func TestFile_WritesOnlyChanges(t *testing.T) {
 	assert.NoFileExists(t, path, "nothing has changed since")
 }
 
+// What could not be read back is not written: the file that is there is of more use.
+func TestFile_DoesNotWriteMoreThanItReads(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	c := newCounter(path)
+	require.NoError(t, c.file.Load())
+	c.value = 9_999_998
+	require.NoError(t, c.add())
+	c.value = 99_999_998
+	require.NoError(t, c.add(), "as large as may be")
+	require.ErrorContains(t, c.add(), "9 bytes are more than the 8 that are read")
+	assert.True(t, c.file.Unsaved())
+
+	restarted := newCounter(path)
+	require.NoError(t, restarted.file.Load())
+	assert.Equal(t, 99_999_999, restarted.value)
+	c.value = 0
+	require.NoError(t, c.add(), "small enough")
+	assert.False(t, c.file.Unsaved())
+}
+
 func TestFile_KeepsChangesThatItCouldNotWrite(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "absent")
 	c := newCounter(filepath.Join(dir, "state"))
