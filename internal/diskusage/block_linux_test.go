@@ -11,4 +11,6 @@ import (
 func TestBlockSize(t *testing.T) {
 	assert.Equal(t, uint64(512), blockSize(&unix.Statfs_t{Frsize: 512, Bsize: 4096}))
 	assert.Equal(t, uint64(4096), blockSize(&unix.Statfs_t{Bsize: 4096}))
+	u := usage(&unix.Statfs_t{Blocks: 3, Bfree: 2, Frsize: 512, Bsize: 4096})
+	assert.Equal(t, uint64(1024), u.CapacityBytes-u.UsedBytes)
 }

@@ -19,10 +19,14 @@ func FileSystem(path string) (runtime.FSUsage, error) {
 	if err := unix.Statfs(path, &st); err != nil {
 		return runtime.FSUsage{}, fmt.Errorf("statfs %s: %w", path, err)
 	}
-	size := blockSize(&st)
+	return usage(&st), nil
+}
+
+func usage(st *unix.Statfs_t) runtime.FSUsage {
+	size := blockSize(st)
 	return runtime.FSUsage{
 		At: time.Now(), CapacityBytes: st.Blocks * size, AvailableBytes: st.Bavail * size,
 		UsedBytes: (st.Blocks - min(st.Bfree, st.Blocks)) * size,
 		Inodes:    st.Files, InodesUsed: st.Files - min(st.Ffree, st.Files),
-	}, nil
+	}
 }

@@ -236,6 +236,9 @@ func (w *Walk) cut(n int) {
 func (w *Walk) readSome(d *walkDir) {
 	entries, err := d.file.ReadDir(walkBatch)
 	for _, e := range entries {
+		if e.IsDir() && isElsewhere(int(d.file.Fd()), e.Name(), w.root.dev) {
+			continue // it is mounted, and may not answer
+		}
 		var st unix.Stat_t
 		if err := unix.Fstatat(int(d.file.Fd()), e.Name(), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			w.fail("stat", err)

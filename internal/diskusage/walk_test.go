@@ -13,11 +13,13 @@ import (
 	goruntime "runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sublet-dev/agent/internal/systest"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -270,6 +272,29 @@ func TestWalk_StaysOnItsFileSystem(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, unix.Unmount(mount, unix.MNT_DETACH)) })
 	require.NoError(t, os.WriteFile(filepath.Join(mount, "file"), make([]byte, 50_000), 0o600))
 	assert.Equal(t, before.Inodes-1, allOf(t, dir).Inodes, "the mount point is hidden")
+}
+
+// A file system below the path that does not answer is not waited for: that of a pod would keep all others from being counted.
+func TestWalk_MountThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	mount := filepath.Join(dir, "mount")
+	require.NoError(t, os.Mkdir(mount, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), make([]byte, 50_000), 0o600))
+	before := allOf(t, dir)
+	systest.MountHung(t, mount)
+	counted := make(chan *Walk, 1)
+	go func() {
+		w := New(dir)
+		w.Run(context.Background())
+		counted <- w
+	}()
+	select {
+	case w := <-counted:
+		require.NoError(t, w.Err())
+		assert.Equal(t, before.Inodes-1, w.SoFar().Inodes, "the mount point is hidden")
+	case <-time.After(time.Minute):
+		t.Fatal("the walk waits for the mount")
+	}
 }
 
 // Of very many files with several names, not all are recorded: beyond that each name

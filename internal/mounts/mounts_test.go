@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -116,6 +117,28 @@ func TestIsRoot(t *testing.T) {
 	is, _, err := IsRoot(dir + "/to-mount")
 	require.NoError(t, err)
 	assert.False(t, is, "a link is no mount")
+}
+
+// A file system that does not answer is not waited for.
+func TestIsRoot_MountThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	at := filepath.Join(dir, "mount")
+	require.NoError(t, os.Mkdir(at, 0o700))
+	systest.MountHung(t, at)
+	results := make(chan map[string]bool, 1)
+	go func() {
+		got := map[string]bool{}
+		for _, path := range []string{at, dir, filepath.Join(dir, "none")} {
+			got[path], _, _ = IsRoot(path)
+		}
+		results <- got
+	}()
+	select {
+	case got := <-results:
+		assert.Equal(t, map[string]bool{at: true, dir: false, filepath.Join(dir, "none"): false}, got)
+	case <-time.After(time.Minute):
+		t.Fatal("it waits for the mount")
+	}
 }
 
 // Mounts stay with their content and everything else is removed, also in a directory

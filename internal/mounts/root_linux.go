@@ -20,8 +20,10 @@ func isFixed(fd int, path string) bool {
 	return err == nil && st.Attributes&(unix.STATX_ATTR_IMMUTABLE|unix.STATX_ATTR_APPEND) != 0
 }
 
+// statx returns what the kernel knows of a file. It does not ask the file system of a mount, which may never answer: a server
+// of NFS that is gone, or a process that serves FUSE and hangs.
 func statx(fd int, path string) (st unix.Statx_t, err error) {
-	const flags = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
+	const flags = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	for {
 		err = unix.Statx(fd, path, flags, 0, &st)
 		if !errors.Is(err, unix.EINTR) {
