@@ -4,7 +4,7 @@
 # go.mod replaces the staging modules of k8s.io/kubernetes by their releases. `build.sh -update VERSION` writes it for another release.
 set -euo pipefail
 cd "$(dirname "$0")"
-export CGO_ENABLED=0 GOWORK=off
+export GOFLAGS= CGO_ENABLED=0 GOWORK=off
 if [ "${1:-}" = -update ]; then
   version=$2 staging=v0.${2#1.}
   go mod download "k8s.io/kubernetes@v$version"

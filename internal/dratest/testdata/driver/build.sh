@@ -3,4 +3,4 @@
 set -euo pipefail
 file=$(realpath -m "${1:?the file to build}")
 cd "$(dirname "$0")"
-CGO_ENABLED=0 GOWORK=off go build -trimpath -o "$file" .
+GOFLAGS= CGO_ENABLED=0 GOWORK=off go build -trimpath -o "$file" .
