@@ -3,11 +3,13 @@ package podspec
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // NewNodeEvent returns an event about a node. As in the kubelet, the UID of the node is
@@ -55,7 +57,7 @@ func NewEvent(pod *corev1.Pod, eventType, reason, message string, now time.Time)
 	at := metav1.NewTime(now)
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      pod.Name + "." + strconv.FormatInt(now.UnixNano(), 16),
+			Name:      eventName(pod.Name, now),
 			Namespace: namespace,
 		},
 		InvolvedObject: corev1.ObjectReference{
@@ -68,4 +70,14 @@ func NewEvent(pod *corev1.Pod, eventType, reason, message string, now time.Time)
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
 		ReportingController: EventComponent, ReportingInstance: pod.Spec.NodeName,
 	}
+}
+
+// eventName returns the name of an event: that of its object and a time. The API server rejects
+// names of more than 253 bytes, so that of the object is cut off where it has to be.
+func eventName(object string, now time.Time) string {
+	suffix := "." + strconv.FormatInt(now.UnixNano(), 16)
+	if most := validation.DNS1123SubdomainMaxLength - len(suffix); len(object) > most {
+		object = strings.TrimRight(object[:most], "-.")
+	}
+	return object + suffix
 }

@@ -3,6 +3,8 @@ package podspec
 import (
 	"math"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 )
 
@@ -230,6 +233,25 @@ func TestNewEvent(t *testing.T) {
 	assert.Equal(t, "Warning Failed why", e.Type+" "+e.Reason+" "+e.Message)
 	assert.Equal(t, int32(1), e.Count)
 	assert.NotEqual(t, e.Name, NewEvent(pod, "Normal", "x", "y", time.Unix(1, 3)).Name)
+}
+
+// Events of a pod or node with a long name have a name that an API server takes.
+func TestNewEvent_LongName(t *testing.T) {
+	now := time.Date(2026, 11, 28, 4, 0, 0, 0, time.UTC)
+	for _, name := range []string{
+		"p", strings.Repeat("a", 236), strings.Repeat("a", 237), strings.Repeat("a", 253),
+		strings.Repeat("a.", 126) + "a", strings.Repeat("a-", 126) + "a", strings.Repeat("a", 200) + strings.Repeat("-", 52) + "a",
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		for _, e := range []*corev1.Event{NewEvent(pod, "Normal", "x", "y", now), NewNodeEvent(name, "Normal", "x", "y", now)} {
+			assert.Empty(t, validation.IsDNS1123Subdomain(e.Name), "%s: %s", name, e.Name)
+			assert.Equal(t, name, e.InvolvedObject.Name)
+			assert.True(t, strings.HasSuffix(e.Name, "."+strconv.FormatInt(now.UnixNano(), 16)), e.Name)
+		}
+		if len(name) <= 236 {
+			assert.True(t, strings.HasPrefix(NewEvent(pod, "Normal", "x", "y", now).Name, name+"."))
+		}
+	}
 }
 
 // SP-3: a critical pod preempts those that are not, and critical ones of a lower priority.

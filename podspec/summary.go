@@ -129,7 +129,15 @@ func terminatedReason(t *corev1.ContainerStateTerminated) string {
 
 // HasCondition reports whether the status of a pod's condition is True.
 func HasCondition(pod *corev1.Pod, t corev1.PodConditionType) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == t && c.Status == corev1.ConditionTrue
-	})
+	return TrueCondition(&pod.Status, t) != nil
+}
+
+// TrueCondition returns the condition of the type if its status is True, or else nil. It is part of
+// the pod's status.
+func TrueCondition(st *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
+	i := slices.IndexFunc(st.Conditions, func(c corev1.PodCondition) bool { return c.Type == t && c.Status == corev1.ConditionTrue })
+	if i < 0 {
+		return nil
+	}
+	return &st.Conditions[i]
 }
