@@ -38,9 +38,9 @@ type Action struct {
 	// restart rule restarts all containers, and stored in AnnotationRestartGeneration.
 	RestartGeneration uint32
 	GracePeriod       time.Duration // KillContainer: time to stop, including the preStop hook
-	// Stage orders consecutive KillContainer actions, like ContainerStop.Stage: those of
-	// one stage begin together, after those of the previous stage have ended. All
-	// grace periods begin with the first stage.
+	// Stage orders consecutive KillContainer actions, like ContainerStop.Stage: the stop
+	// signals of one stage follow when the containers of the previous one have ended. All
+	// hooks and grace periods begin with the first stage.
 	Stage   int
 	Until   time.Time // Wait: when the back-off ends; zero: something has to change first
 	Reason  string    // why, in the kubelet's terms: CrashLoopBackOff, Unhealthy, ...

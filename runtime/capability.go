@@ -25,7 +25,7 @@ import (
 // The capabilities are ContainerRemover, LogReopener, ImageStore, ImageUser,
 // ImageFSReporter, SandboxImageReporter, ContainerStatsReporter, CpusetUpdater,
 // CgroupDriverReporter, TimestampedWatcher, ListedPodInspector, PodUpdater, PodDialer,
-// Streamer, PodSyncer, PodLogReader, ContainerCheckpointer and OwnerSetter.
+// Streamer, PodSyncer, PodLogReader, ContainerCheckpointer, PodCIDRUpdater and OwnerSetter.
 func Capability[T any](rt any) (T, bool) { return capability.Of[T](rt) }
 
 // ContainerRemover is the capability of a runtime that keeps exited containers until
@@ -142,6 +142,14 @@ type ContainerCheckpointer interface {
 	// timeout of 0 is that of other calls. It returns an error that wraps ErrUnsupported if
 	// the runtime lacks something for it.
 	CheckpointContainer(ctx context.Context, containerID, path string, timeout time.Duration) error
+}
+
+// PodCIDRUpdater is the capability of a runtime that can make its network configuration of the
+// pod CIDRs of the node, as containerd does with a conf_template. Without it the runtime has its
+// own.
+type PodCIDRUpdater interface {
+	// UpdatePodCIDRs passes the pod CIDRs of the node, one of each IP family at most.
+	UpdatePodCIDRs(ctx context.Context, cidrs []string) error
 }
 
 // PodSyncer is the capability of a runtime that runs pods as they are, and not sandboxes

@@ -90,17 +90,29 @@ func (p *planner) keep(c *corev1.Container, kind ContainerType) {
 	case last == nil || !p.isCurrent(last) || !alive(last):
 		p.restart(c, kind, last)
 	case last.State == Unknown:
-		p.replace(c, kind, last, ReasonUnknown, "the runtime does not know its state", p.grace)
+		p.replace(c, kind, last, ReasonUnknown, killMessage(c, kind, "has an unknown state", true), p.grace)
 	case changed(c, last, p.view.Injections[c.Name]) && kind != Init: // a running init container may complete
-		p.kill(last, ReasonSpecChanged, "its spec changed", p.grace)
+		p.kill(last, ReasonSpecChanged, killMessage(c, kind, "definition changed", true), p.grace)
 		p.start(c, kind, 0, ReasonSpecChanged)
 	default:
 		if probe, failed := p.unhealthy(last); failed {
-			p.replace(c, kind, last, ReasonUnhealthy, fmt.Sprintf("its %s probe failed", probe), p.probeGrace(c, probe))
+			message := killMessage(c, kind, "failed "+probe+" probe", podspec.RestartsByPolicy(p.pod, c, true))
+			p.replace(c, kind, last, ReasonUnhealthy, message, p.probeGrace(c, probe))
 			return
 		}
 		p.resize(c, kind, last)
 	}
+}
+
+// killMessage is the message of the event of a kill, in the words of the kubelet.
+func killMessage(c *corev1.Container, kind ContainerType, what string, restarts bool) string {
+	if kind == Sidecar {
+		return "Init container " + c.Name + " " + what
+	}
+	if restarts {
+		what += ", will be restarted"
+	}
+	return "Container " + c.Name + " " + what
 }
 
 // replace plans to kill a running container that failed, and to start the next attempt

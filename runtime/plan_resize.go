@@ -26,7 +26,7 @@ func (p *planner) resize(c *corev1.Container, kind ContainerType, have *Containe
 	switch {
 	case !cpu && !memory && !quota:
 	case kind != Init && (cpu && restartsFor(c, corev1.ResourceCPU) || memory && restartsFor(c, corev1.ResourceMemory)):
-		p.kill(have, ReasonResized, "its resources changed and its resize policy asks for a restart", p.grace)
+		p.kill(have, ReasonResized, killMessage(c, Regular, "resize requires restart", false), p.grace)
 		p.start(c, kind, have.BackOffStep, ReasonResized)
 	default:
 		update := Action{Type: UpdateResources, Container: c.Name, ContainerType: kind, ID: have.ID, Attempt: have.Attempt, Reason: ReasonResized}

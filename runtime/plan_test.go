@@ -187,3 +187,27 @@ func TestDone_RunsInALostSandbox(t *testing.T) {
 	assert.True(t, done)
 	assert.Equal(t, corev1.PodFailed, phase)
 }
+
+// The messages of the events of kills are the kubelet's, which people and their tools look for.
+func TestPlan_KillMessages(t *testing.T) {
+	unstarted := probed("a#0", runtime.ProbeResults{Startup: runtime.ProbeFailure})
+	sidecar := newPod(always, sidecarC("s"), regular("a"))
+	for want, tt := range map[string]struct {
+		pod  *corev1.Pod
+		view runtime.PlanInput
+	}{
+		"Container a failed liveness probe, will be restarted": {newPod(always, regular("a")), newView(ready(0), running("a"), unwell("a#0"))},
+		"Container a failed startup probe, will be restarted":  {newPod(onFailure, regular("a")), newView(ready(0), running("a"), unstarted)},
+		"Container a failed startup probe":                     {newPod(never, regular("a")), newView(ready(0), running("a"), unstarted)},
+		"Container a definition changed, will be restarted":    {newPod(never, regular("a")), newView(ready(0), running("a", hash("s1-0")))},
+		"Container a resize requires restart":                  {newPod(always, regular("a", limits("1", "1Gi"), restartOn("cpu"))), newView(ready(0), running("a", has("1", "2", "1Gi")))},
+		"Container a has an unknown state, will be restarted":  {newPod(always, regular("a")), newView(ready(0), observed("a", 0, runtime.Unknown))},
+		"Init container s failed liveness probe":               {sidecar, newView(ready(0), running("s"), running("a"), unwell("s#0"))},
+		"Init container s definition changed":                  {sidecar, newView(ready(0), running("s", hash("s1-0")), running("a"))},
+	} {
+		plan := runtime.Plan(tt.pod, tt.view, testTime)
+		require.NotEmpty(t, plan, want)
+		assert.Equal(t, runtime.KillContainer, plan[0].Type, want)
+		assert.Equal(t, want, plan[0].Message)
+	}
+}

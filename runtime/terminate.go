@@ -11,8 +11,14 @@ import (
 // minGracePeriod is the minimum grace period of a container that is not stopped by force.
 const minGracePeriod = time.Second
 
-// ContainerStop is how one container is stopped. Stops of one Stage begin together; a
-// stage begins when every container of the previous one has exited.
+// MinStopPeriod is the minimum time between the stop signal and SIGKILL of a container that is not
+// stopped by force, whatever its hook and other containers have left of a grace period that was not
+// shorter itself.
+const MinStopPeriod = 2 * time.Second
+
+// ContainerStop is how one container is stopped. All hooks begin together, and so do the stop
+// signals of one Stage; those of a stage follow when every container of the previous one has
+// exited, or at the Deadline.
 type ContainerStop struct {
 	Container     string // name
 	ContainerType ContainerType
@@ -20,7 +26,7 @@ type ContainerStop struct {
 	Stage         int
 	// Deadline is when the container is killed if it still runs. The preStop hook
 	// runs within that time. All stages share it: a sidecar gets the time that the
-	// regular containers leave, but at least 1s; see RemainingGracePeriod.
+	// regular containers leave, but at least MinStopPeriod; see StopPeriod.
 	Deadline time.Time
 	PreStop  *corev1.LifecycleHandler // nil: none
 	Forced   bool                     // no hook and no grace period
@@ -33,6 +39,15 @@ func (s ContainerStop) RemainingGracePeriod(at time.Time) time.Duration {
 		return 0
 	}
 	return max(s.Deadline.Sub(at), minGracePeriod)
+}
+
+// StopPeriod returns the time for a container to exit if it gets its stop signal at that time, of
+// the grace period that it had when its stop began.
+func (s ContainerStop) StopPeriod(at time.Time, grace time.Duration) time.Duration {
+	if s.Forced {
+		return 0
+	}
+	return max(s.Deadline.Sub(at), min(grace, MinStopPeriod))
 }
 
 // PlanTermination returns how the containers of a pod are stopped: all but the sidecars

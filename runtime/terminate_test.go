@@ -46,11 +46,15 @@ func TestPlanTermination(t *testing.T) {
 		last := stops[len(stops)-1]
 		assert.Equal(t, 15*time.Second, last.RemainingGracePeriod(testTime.Add(5*time.Second)))
 		assert.Equal(t, time.Second, last.RemainingGracePeriod(testTime.Add(time.Minute)))
+		assert.Equal(t, 2*time.Second, last.StopPeriod(testTime.Add(time.Minute), 20*time.Second))
+		assert.Equal(t, time.Second, last.StopPeriod(testTime.Add(time.Minute), time.Second), "that of the pod is shorter itself")
 	})
-	t.Run("at least a second", func(t *testing.T) {
+	t.Run("at least a second for a hook, and two after the stop signal", func(t *testing.T) {
 		stops := runtime.PlanTermination(pod, all.Pod, runtime.Termination{GracePeriod: time.Millisecond}, testTime)
+		assert.Equal(t, testTime.Add(time.Second), stops[0].Deadline)
 		assert.Equal(t, time.Second, stops[0].RemainingGracePeriod(testTime))
 		stops = runtime.PlanTermination(pod, all.Pod, runtime.Termination{GracePeriod: -5}, testTime)
+		assert.Equal(t, testTime.Add(time.Second), stops[0].Deadline)
 		assert.Equal(t, time.Second, stops[0].RemainingGracePeriod(testTime))
 	})
 	t.Run("a hook is the spec's as it is now", func(t *testing.T) {
@@ -65,6 +69,7 @@ func TestPlanTermination(t *testing.T) {
 			assert.True(t, s.Forced)
 			assert.Nil(t, s.PreStop)
 			assert.Zero(t, s.RemainingGracePeriod(testTime))
+			assert.Zero(t, s.StopPeriod(testTime, 20*time.Second))
 			assert.Equal(t, testTime, s.Deadline)
 		}
 	})
