@@ -30,7 +30,7 @@ func TestContainerStreams_LogIsAFIFO(t *testing.T) {
 		select {
 		case err := <-opened:
 			require.Error(t, err)
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			require.FailNow(t, "it waits for a reader")
 		}
 		c.write(t, "text\n")

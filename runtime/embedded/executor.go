@@ -30,9 +30,9 @@ type Container struct {
 // goroutine, for different containers at the same time; for one container
 // Create, Start and Remove are called in this order, each at most once.
 //
-// An Executor may have capabilities: Checker, SandboxPreparer, PodIPAllocator,
-// FeatureReporter, Dialer, io.Closer. A decorator keeps those of the decorated value by
-// a method Unwrap() any that returns it.
+// An Executor may have capabilities: Checker, SandboxPreparer, PullPreparer,
+// PodIPAllocator, FeatureReporter, Dialer, io.Closer. A decorator keeps those of the
+// decorated value by a method Unwrap() any that returns it.
 type Executor interface {
 	// Create checks that the container can be started here and prepares for
 	// it. An error fails the creation; a gRPC status keeps its code.

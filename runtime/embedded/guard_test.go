@@ -128,7 +128,7 @@ func TestRuntime_SurvivesPanicsOfASandbox(t *testing.T) {
 			_, err := g.CRI.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: embeddedtest.PodConfig("p")})
 			require.ErrorContains(t, err, "no such luck")
 			e.in = ""
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			sb, err := g.CRI.RunPodSandbox(ctx, &v1.RunPodSandboxRequest{Config: embeddedtest.PodConfig("p")})
 			require.NoError(t, err)

@@ -203,3 +203,38 @@ func TestRuntime_RunEndsWithItsContext(t *testing.T) {
 		assert.Error(t, err)
 	})
 }
+
+// slowCreation is an executor that takes a second to create a container.
+type slowCreation struct{ *simulated.Executor }
+
+func (s slowCreation) Create(ctx context.Context, c *embedded.Container) error {
+	time.Sleep(time.Second)
+	return s.Executor.Create(ctx, c)
+}
+
+// A container that is being created is in neither the list nor the status of its pod.
+func TestRuntime_ReportsContainersOnceTheyAreCreated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, embedded.Config{Executor: slowCreation{simulated.New(simulated.Config{})}})
+		sb := g.RunPod(t, embeddedtest.PodConfig("p"))
+		reported := func() (listed, inStatus int) {
+			list, err := g.CRI.ListContainers(t.Context(), &v1.ListContainersRequest{})
+			require.NoError(t, err)
+			st, err := g.CRI.PodSandboxStatus(t.Context(), &v1.PodSandboxStatusRequest{PodSandboxId: sb})
+			require.NoError(t, err)
+			return len(list.GetContainers()), len(st.GetContainersStatuses())
+		}
+		created := make(chan error, 1)
+		go func() {
+			_, err := g.Create(t, sb, nil)
+			created <- err
+		}()
+		time.Sleep(500 * time.Millisecond)
+		listed, inStatus := reported()
+		assert.Zero(t, listed)
+		assert.Zero(t, inStatus, "containers in the status of the pod")
+		require.NoError(t, <-created)
+		listed, inStatus = reported()
+		assert.Equal(t, []int{1, 1}, []int{listed, inStatus})
+	})
+}

@@ -237,7 +237,9 @@ func (r *Runtime) PodSandboxStatus(_ context.Context, req *v1.PodSandboxStatusRe
 	}
 	resp := &v1.PodSandboxStatusResponse{Status: s.status(), Timestamp: time.Now().UnixNano()}
 	for _, c := range s.containers {
-		resp.ContainersStatuses = append(resp.ContainersStatuses, c.status())
+		if c.ready {
+			resp.ContainersStatuses = append(resp.ContainersStatuses, c.status())
+		}
 	}
 	if req.GetVerbose() {
 		resp.Info = info(map[string]any{"config": s.config, "ips": s.ips})

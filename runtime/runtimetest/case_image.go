@@ -218,27 +218,16 @@ func statsCases() []testCase {
 		}},
 		{"measuring while pods come and go is no error", "one pod's end would leave the whole node unmeasured", 0, func(c *CaseT) {
 			p := c.pod("p")
-			stop := make(chan struct{})
-			churned := make(chan struct{})
-			go func() {
-				defer close(churned)
-				for i := range uint32(8) {
-					select {
-					case <-stop:
-						return
-					default:
-					}
+			c.meanwhile(func() {
+				for i := range uint32(4) {
 					_ = c.remove(p.start("c", longRunTime, withAttempt(i)))
 				}
-			}()
-			for range 20 {
+			}, func() {
 				_, err := c.rs.ListContainerStats(c.ctx, &v1.ListContainerStatsRequest{})
 				c.check(err == nil, "list stats: %v", err)
 				_, err = c.rs.ListPodSandboxStats(c.ctx, &v1.ListPodSandboxStatsRequest{})
 				c.check(err == nil || status.Code(err) == codes.Unimplemented, "list pod stats: %v", err)
-			}
-			close(stop)
-			<-churned
+			})
 		}},
 		{"resources can be changed while it runs", "pods could not be resized in place", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", longRunTime, func(cfg *v1.ContainerConfig) { cfg.Linux.Resources.MemoryLimitInBytes = 64 << 20 })

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -29,6 +30,29 @@ func set(c *CaseT, want, got []string, what string) {
 	want, got = slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got))
 	if !slices.Equal(want, got) {
 		c.Errorf("%s: got %d, %.400q; want %d, %.400q", what, len(got), got, len(want), want)
+	}
+}
+
+// meanwhile calls check every 10 ms while change runs, to its end, which is a matter of the runtime, and 20
+// times at least. The first failure ends the case.
+func (c *CaseT) meanwhile(change, check func()) {
+	changed := make(chan struct{})
+	go func() { // a change that fails ends its goroutine
+		defer close(changed)
+		change()
+	}()
+	defer func() { <-changed }()
+	for over, n := false, 0; !over || n < 20; n++ {
+		check()
+		if failures, _ := c.outcome(); len(failures) > 0 {
+			return
+		}
+		select {
+		case <-changed:
+			over = true
+		default:
+		}
+		c.wait(10 * time.Millisecond)
 	}
 }
 

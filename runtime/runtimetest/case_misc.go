@@ -84,11 +84,13 @@ func refusalCases() []testCase {
 }
 
 // cutOff makes a call with several short deadlines, so that it is cancelled at different
-// points, and calls mend after each.
-func (c *CaseT) cutOff(call func(context.Context, int) error, mend func(int)) {
+// points, and calls mend after each. prepare returns the call: what it needs is made before,
+// without a deadline.
+func (c *CaseT) cutOff(prepare func(int) func(context.Context) error, mend func(int)) {
 	for i, d := range []time.Duration{time.Millisecond, 5 * time.Millisecond, 25 * time.Millisecond, 60 * time.Millisecond} {
+		call := prepare(i)
 		ctx, cancel := context.WithTimeout(c.ctx, d)
-		_ = call(ctx, i) // whether it was in time does not matter
+		_ = call(ctx) // whether it was in time does not matter
 		cancel()
 		mend(i)
 	}
@@ -130,9 +132,9 @@ func cutCases() []testCase {
 	return []testCase{
 		{"a pod whose making was given up can be made or found", "the pod would fail indefinitely with \"name is reserved\"", 0, func(c *CaseT) {
 			name := func(i int) string { return fmt.Sprintf("p%d", i) }
-			c.cutOff(func(ctx context.Context, i int) error {
-				_, err := c.rs.RunPodSandbox(ctx, &v1.RunPodSandboxRequest{Config: c.podConfig(name(i))})
-				return err
+			c.cutOff(func(i int) func(context.Context) error {
+				req := &v1.RunPodSandboxRequest{Config: c.podConfig(name(i))}
+				return func(ctx context.Context) error { _, err := c.rs.RunPodSandbox(ctx, req); return err }
 			}, func(i int) {
 				p := c.adopt(c.podConfig(name(i)))
 				same(c, ready, p.status().GetState(), "state")
@@ -142,11 +144,9 @@ func cutCases() []testCase {
 		{"a container whose making was given up can be made or found", "the container would fail indefinitely with \"name is reserved\"", 0, func(c *CaseT) {
 			p := c.pod("p")
 			name := func(i int) string { return fmt.Sprintf("c%d", i) }
-			c.cutOff(func(ctx context.Context, i int) error {
-				_, err := c.rs.CreateContainer(ctx, &v1.CreateContainerRequest{
-					PodSandboxId: p.id, Config: p.containerConfig(name(i), sh(longRunTime)), SandboxConfig: p.cfg,
-				})
-				return err
+			c.cutOff(func(i int) func(context.Context) error {
+				req := &v1.CreateContainerRequest{PodSandboxId: p.id, Config: p.containerConfig(name(i), sh(longRunTime)), SandboxConfig: p.cfg}
+				return func(ctx context.Context) error { _, err := c.rs.CreateContainer(ctx, req); return err }
 			}, func(i int) {
 				c.retried("create or find the container", func() error {
 					for _, x := range c.containers(&v1.ContainerFilter{PodSandboxId: p.id}) {
@@ -162,10 +162,10 @@ func cutCases() []testCase {
 		{"a start that was given up leaves a definite state", "it would wait indefinitely for a container that is neither running nor dead", 0, func(c *CaseT) {
 			p := c.pod("p")
 			made := map[int]string{}
-			c.cutOff(func(ctx context.Context, i int) error {
+			c.cutOff(func(i int) func(context.Context) error {
 				made[i] = p.create("c", sh(longRunTime), withAttempt(uint32(i)))
-				_, err := c.rs.StartContainer(ctx, &v1.StartContainerRequest{ContainerId: made[i]})
-				return err
+				req := &v1.StartContainerRequest{ContainerId: made[i]}
+				return func(ctx context.Context) error { _, err := c.rs.StartContainer(ctx, req); return err }
 			}, func(i int) {
 				c.until(20*time.Second, "the container is made, running or ended, and can be removed", func() bool {
 					if c.status(made[i]).GetState() == v1.ContainerState_CONTAINER_UNKNOWN {
@@ -176,11 +176,11 @@ func cutCases() []testCase {
 			})
 		}},
 		{"a pod's stop that was given up can be made again", "a terminating pod would hang", 0, func(c *CaseT) {
-			c.cutOff(func(ctx context.Context, i int) error {
+			c.cutOff(func(i int) func(context.Context) error {
 				p := c.pod(fmt.Sprintf("p%d", i))
 				p.start("c", ignoresTERM)
-				_, err := c.rs.StopPodSandbox(ctx, &v1.StopPodSandboxRequest{PodSandboxId: p.id})
-				return err
+				req := &v1.StopPodSandboxRequest{PodSandboxId: p.id}
+				return func(ctx context.Context) error { _, err := c.rs.StopPodSandbox(ctx, req); return err }
 			}, func(i int) {
 				for _, s := range c.pods(nil) {
 					p := &pod{c, s.GetId(), nil}
@@ -190,11 +190,11 @@ func cutCases() []testCase {
 			})
 		}},
 		{"a removal that was given up can be made again", "dead pods would stay", 0, func(c *CaseT) {
-			c.cutOff(func(ctx context.Context, i int) error {
+			c.cutOff(func(i int) func(context.Context) error {
 				p := c.pod(fmt.Sprintf("p%d", i))
 				p.start("c", ignoresTERM)
-				_, err := c.rs.RemovePodSandbox(ctx, &v1.RemovePodSandboxRequest{PodSandboxId: p.id})
-				return err
+				req := &v1.RemovePodSandboxRequest{PodSandboxId: p.id}
+				return func(ctx context.Context) error { _, err := c.rs.RemovePodSandbox(ctx, req); return err }
 			}, func(int) {
 				for _, s := range c.pods(nil) {
 					c.retried("remove pod again", (&pod{c, s.GetId(), nil}).remove)
@@ -205,26 +205,26 @@ func cutCases() []testCase {
 		{"a container's removal that was given up can be made again", "dead containers would stay", 0, func(c *CaseT) {
 			p := c.pod("p")
 			made := map[int]string{}
-			c.cutOff(func(ctx context.Context, i int) error {
+			c.cutOff(func(i int) func(context.Context) error {
 				made[i] = p.start("c", ignoresTERM, withAttempt(uint32(i)))
-				_, err := c.rs.RemoveContainer(ctx, &v1.RemoveContainerRequest{ContainerId: made[i]})
-				return err
+				req := &v1.RemoveContainerRequest{ContainerId: made[i]}
+				return func(ctx context.Context) error { _, err := c.rs.RemoveContainer(ctx, req); return err }
 			}, func(i int) { c.retried("remove container again", func() error { return c.remove(made[i]) }) })
 		}},
 		{"a command that was given up does not hold up the container's end", "a hung probe would block the pod's deletion", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.up("c", "trap 'exit 0' TERM")
-			c.cutOff(func(ctx context.Context, _ int) error {
-				_, err := c.rs.ExecSync(ctx, &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", "1000"}})
-				return err
+			c.cutOff(func(int) func(context.Context) error {
+				req := &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", "1000"}}
+				return func(ctx context.Context) error { _, err := c.rs.ExecSync(ctx, req); return err }
 			}, func(int) {})
 			duration := timed(func() { c.ok(c.stop(id, 10), "stop container") })
 			c.check(duration < c.allow(20*time.Second), "the stop took %s", duration)
 		}},
 		{"a pull that was given up can be made again", "one slow registry would spoil an image for good", 0, func(c *CaseT) {
-			c.cutOff(func(ctx context.Context, _ int) error {
-				_, err := c.is.PullImage(ctx, &v1.PullImageRequest{Image: &v1.ImageSpec{Image: c.s.image}})
-				return err
+			c.cutOff(func(int) func(context.Context) error {
+				req := &v1.PullImageRequest{Image: &v1.ImageSpec{Image: c.s.image}}
+				return func(ctx context.Context) error { _, err := c.is.PullImage(ctx, req); return err }
 			}, func(int) {
 				_, err := c.pull(c.s.image)
 				c.ok(err, "pull image again")
@@ -302,26 +302,16 @@ func raceCases() []testCase {
 		{"lists are complete while pods come and go", "pods missing from one list would be taken for dead", 0, func(c *CaseT) {
 			stay := c.pod("stay")
 			id := stay.start("c", longRunTime)
-			var wg sync.WaitGroup
-			stop := make(chan struct{})
-			wg.Go(func() {
-				for i := range 6 {
-					select {
-					case <-stop:
-						return
-					default:
-					}
+			c.meanwhile(func() {
+				for i := range 4 {
 					p := c.pod(fmt.Sprintf("churn%d", i))
 					p.start("c", longRunTime)
 					c.ok(p.remove(), "remove pod")
 				}
-			})
-			for range 40 {
+			}, func() {
 				c.check(slices.Contains(ids(c.containers(nil)), id), "the lasting container is missing from a list")
 				c.check(slices.ContainsFunc(c.pods(nil), func(p *v1.PodSandbox) bool { return p.GetId() == stay.id }), "the lasting pod is missing from a list")
-			}
-			close(stop)
-			wg.Wait()
+			})
 		}},
 		{"many pods start at once", "a rebooted node would come up one pod at a time", 0, func(c *CaseT) {
 			won := race(8, func(i int) error {

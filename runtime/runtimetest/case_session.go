@@ -138,7 +138,8 @@ func (c *CaseT) server(edits ...func(*v1.PortMapping)) (*pod, int32) {
 			edit(cfg.PortMappings[0])
 		}
 	})
-	p.start("c", fmt.Sprintf(`N=nc; nc --help 2>&1 | grep -q BusyBox || N="busybox nc"; while true; do $N -l -p %d -e echo HTTP || exit 9; done`, port),
+	p.start("c", fmt.Sprintf(`N=nc; nc --help 2>&1 | grep -q BusyBox || N="busybox nc"; $N --help 2>&1 | grep -q -e -e || exit 9
+while true; do $N -l -p %d -e echo HTTP || sleep 1; done`, port),
 		annotate(map[string]string{"sim.sublet.dev/ports": strconv.Itoa(int(port))}))
 	return p, port
 }

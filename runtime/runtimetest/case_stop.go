@@ -14,7 +14,7 @@ import (
 
 // up starts a container that runs setup and then sleeps, and waits until setup is done.
 func (p *pod) up(name, setup string, edits ...containerEdit) string {
-	id := p.start(name, joinScript(setup, "echo up; sleep 1000 & wait"), edits...)
+	id := p.start(name, joinScript(setup, "echo up; "+untilStopped), edits...)
 	cfg := p.containerConfig(name, nil, edits...)
 	p.logged(cfg.GetLogPath(), "stdout F up")
 	return id

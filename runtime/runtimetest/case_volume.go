@@ -42,18 +42,11 @@ func volumeCases() []testCase {
 			p := c.pod("p")
 			private := p.line("private", mountinfo, propagated(dir, v1.MountPropagation_PROPAGATION_PRIVATE))
 			c.check(!strings.Contains(private, " shared:"), "propagation PRIVATE: the mount is %s", private)
-			cfg := p.containerConfig("slave", sh(mountinfo), propagated(dir, v1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER))
-			if _, err := p.createConfig(cfg); err != nil {
-				c.skipped("the directory LogRoot is not on a shared mount: " + err.Error())
+			if !c.s.isMountShared(dir) {
+				c.skipped("the directory LogRoot is not on a shared mount")
 			}
-			id, err := p.createConfig(p.containerConfig("slave2", sh(mountinfo), propagated(dir, v1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER)))
-			c.ok(err, "create container")
-			if err := c.start(id); err != nil {
-				c.skipped("the directory LogRoot is not on a shared mount: " + err.Error())
-			}
-			c.exited(id)
-			lines := strings.Join(p.stdout("slave2/0.log"), "\n")
-			c.check(strings.Contains(lines, " master:"), "propagation HOST_TO_CONTAINER: the mount is %s", lines)
+			slave := p.line("slave", mountinfo, propagated(dir, v1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER))
+			c.check(strings.Contains(slave, " master:"), "propagation HOST_TO_CONTAINER: the mount is %s", slave)
 			both := p.line("shared", mountinfo, propagated(dir, v1.MountPropagation_PROPAGATION_BIDIRECTIONAL),
 				security(func(sc *v1.LinuxContainerSecurityContext) { sc.Privileged = false }))
 			c.check(strings.Contains(both, " shared:"), "propagation BIDIRECTIONAL: the mount is %s", both)

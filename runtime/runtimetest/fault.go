@@ -54,7 +54,7 @@ func (r Rule) check() error {
 	switch r.Fault {
 	case Delay, Hang, Fail, Drop, BreakStream, Duplicate, Reorder, Corrupt:
 	default:
-		return fmt.Errorf("rule: unknown fault %q", r.Fault)
+		return fmt.Errorf("rule: unknown fault %q; use delay, hang, fail, drop, break-stream, duplicate, reorder or corrupt", r.Fault)
 	}
 	if _, err := path.Match(r.RPC, ""); err != nil {
 		return fmt.Errorf("rule: rpc %q: %w", r.RPC, err)

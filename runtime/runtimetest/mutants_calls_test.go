@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -170,6 +170,23 @@ func mutantsOfRaces() []mutant {
 			}(),
 		},
 		{
+			defect: "lists lack containers while a pod is removed", caseName: "lists are complete while pods come and go", report: "the lasting container is missing from a list",
+			call: func() func(rpcCall) error {
+				var removals atomic.Int32
+				return func(c rpcCall) error {
+					switch {
+					case c.rpc == "RemovePodSandbox":
+						removals.Add(1)
+						defer removals.Add(-1)
+						_ = sleep.For(c.ctx, 50*time.Millisecond)
+					case c.rpc == "ListContainers" && removals.Load() > 0:
+						return nil
+					}
+					return c.next()
+				}
+			}(),
+		},
+		{
 			defect: "four pods at most can start", caseName: "many pods start at once", report: "pods that started is 4, want 8",
 			call: func() func(rpcCall) error {
 				s := newTally()
@@ -177,25 +194,6 @@ func mutantsOfRaces() []mutant {
 			}(),
 		},
 	}
-}
-
-// repeatsAnswers makes a call of an RPC once for each object, and answers the others with its result.
-func repeatsAnswers(rpc string, object func(rpcCall) string, copyTo func(from, to any)) func(rpcCall) error {
-	var mu sync.Mutex
-	answers := map[string]any{}
-	return onCalls(rpc, func(c rpcCall) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if made, ok := answers[object(c)]; ok {
-			copyTo(made, c.resp)
-			return nil
-		}
-		err := c.next()
-		if err == nil {
-			answers[object(c)] = c.resp
-		}
-		return err
-	})
 }
 
 // afterRestart changes calls after a restart, which in the harness is a call of Version.

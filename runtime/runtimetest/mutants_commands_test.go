@@ -201,7 +201,7 @@ func mutantsOfCommands() []mutant {
 			}),
 		},
 		{
-			defect: "commands run one by one", caseName: "commands run side by side", report: "five sleeps of four seconds took",
+			defect: "commands run one by one", caseName: "commands run side by side", report: "ended before five short ones",
 			call: func() func(rpcCall) error {
 				slot := make(chan struct{}, 1)
 				return onCalls("ExecSync", func(c rpcCall) error {

@@ -241,6 +241,14 @@ func mutantsOfConfinement() []mutant {
 			call: doesNothing("UpdateContainerResources"),
 		},
 		{
+			defect: "mounts that get those of the host are refused", caseName: propagation, report: "create container slave",
+			request: onMounts(func(m *v1.Mount) {
+				if m.GetPropagation() == v1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER {
+					m.HostPath = "/dev/null/refused"
+				}
+			}),
+		},
+		{
 			defect: "mounts of the host do not propagate", caseName: propagation, report: "propagation HOST_TO_CONTAINER",
 			request: private(v1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER),
 		},

@@ -10,10 +10,13 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
+	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
@@ -34,6 +37,7 @@ func (m mutant) run(t *testing.T, tc testCase) (c *CaseT) {
 func (m mutant) rebuilt() mutant {
 	all := mutants()
 	if i := slices.IndexFunc(all, func(o mutant) bool { return o.defect == m.defect }); i >= 0 {
+		all[i].isSlow = m.isSlow
 		return all[i]
 	}
 	return m
@@ -42,7 +46,7 @@ func (m mutant) rebuilt() mutant {
 // suite starts the runtime of the mutant behind a proxy that makes its defect.
 func (m mutant) suite(t *testing.T) *suite {
 	s := newSuite(SecondImage("example.com/second:1"), PrivateImage(privateRef, privateUser, privatePassword), CDISpecDir(t.TempDir()))
-	s.nodeHas = func(nodeFeature) bool { return true }
+	s.nodeHas, s.isMountShared = func(nodeFeature) bool { return true }, func(string) bool { return true }
 	s.restart = func(context.Context) error { return nil }
 	s.logs = t.TempDir()
 	rt, err := embedded.New(embedded.Config{Executor: m.newExecutor(), Handlers: []string{"special"}, HostPorts: m.runs != simulation})
@@ -53,7 +57,11 @@ func (m mutant) suite(t *testing.T) *suite {
 	direct, err := rt.Dial()
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = direct.Close() })
-	s.cc = m.proxied(t, newEquipment(direct))
+	var to grpc.ClientConnInterface = newEquipment(direct)
+	if m.isSlow {
+		to = slowConn{to}
+	}
+	s.cc = m.proxied(t, to)
 	require.NoError(t, s.getImages(t.Context()))
 	return s
 }
@@ -185,6 +193,21 @@ func (r mutantConn) Invoke(ctx context.Context, method string, req, resp any, _ 
 func (r mutantConn) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := r.ClientConnInterface.NewStream(ctx, d, method, opts...)
 	return mutantStream{s, r.m}, err
+}
+
+// slowConn makes calls that make, start or remove something take as long as with a runtime of
+// containers.
+type slowConn struct{ grpc.ClientConnInterface }
+
+func (s slowConn) Invoke(ctx context.Context, method string, req, resp any, opts ...grpc.CallOption) error {
+	const duration = 300 * time.Millisecond
+	switch path.Base(method) {
+	case "RunPodSandbox", "CreateContainer", "StartContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox":
+		if err := sleep.For(ctx, duration); err != nil {
+			return status.FromContextError(err).Err()
+		}
+	}
+	return s.ClientConnInterface.Invoke(ctx, method, req, resp, opts...)
 }
 
 // mutantStream changes the request of a stream.

@@ -274,3 +274,22 @@ func onMounts(mutate func(*v1.Mount)) func(any) {
 
 // makeDir makes a directory that may be there.
 func makeDir(path string) { _ = os.MkdirAll(path, 0o700) }
+
+// repeatsAnswers makes a call of an RPC once for each object, and answers the others with its result.
+func repeatsAnswers(rpc string, object func(rpcCall) string, copyTo func(from, to any)) func(rpcCall) error {
+	lock := make(chan struct{}, 1) // not a mutex, with which the time of a bubble stands still
+	answers := map[string]any{}
+	return onCalls(rpc, func(c rpcCall) error {
+		lock <- struct{}{}
+		defer func() { <-lock }()
+		if made, ok := answers[object(c)]; ok {
+			copyTo(made, c.resp)
+			return nil
+		}
+		err := c.next()
+		if err == nil {
+			answers[object(c)] = c.resp
+		}
+		return err
+	})
+}

@@ -24,6 +24,7 @@ type mutant struct {
 	report   string // what the failure says about it, among others
 
 	runs     executorKind
+	isSlow   bool                                 // takes as long for pods and containers as runtimes of containers do
 	request  func(req any)                        // changes what reaches the runtime
 	response func(rpc string, resp proto.Message) // changes what it returns, and its events
 	call     func(rpcCall) error                  // answers calls instead of it
@@ -51,14 +52,34 @@ func TestRuntime_FindsDefects(t *testing.T) {
 				t.Skip("needs root: mounts are made in namespaces")
 			}
 			t.Parallel()
-			tc, ok := find(m.caseName)
-			require.True(t, ok, "case not found")
-			c := m.run(t, tc)
-			require.Empty(t, c.skip)
-			require.NotEmpty(t, c.failures, "the suite does not find the defect")
-			assert.Contains(t, strings.Join(c.failures, "\n"), m.report)
+			m.requireFound(t)
 		})
 	}
+}
+
+// A case that finds a defect of the embedded runtime finds it in one that is as slow as runtimes of containers.
+func TestRuntime_FindsDefectsOfSlowRuntimes(t *testing.T) {
+	for _, m := range mutants() {
+		if m.runs != simulation {
+			continue // its time is real
+		}
+		t.Run(m.defect, func(t *testing.T) {
+			t.Parallel()
+			m.isSlow = true
+			m.requireFound(t)
+		})
+	}
+}
+
+// requireFound requires that the case of the mutant finds it.
+func (m mutant) requireFound(t *testing.T) {
+	t.Helper()
+	tc, ok := find(m.caseName)
+	require.True(t, ok, "case not found")
+	c := m.run(t, tc)
+	require.Empty(t, c.skip)
+	require.NotEmpty(t, c.failures, "the suite does not find the defect")
+	assert.Contains(t, strings.Join(c.failures, "\n"), m.report)
 }
 
 // Without a defect the harness of the mutants passes all their cases.

@@ -3,6 +3,8 @@ package runtimetest
 import (
 	"os"
 	"strings"
+
+	"github.com/sublet-dev/agent/internal/mounts"
 )
 
 // nodeFeature is something of the machine that cases need. The suite runs where the
@@ -43,4 +45,11 @@ func (c *CaseT) requires(f nodeFeature) {
 	if !c.s.nodeHas(f) {
 		c.skipped("needs a machine with " + string(f))
 	}
+}
+
+// isMountShared reports whether the mount that dir is on passes on what is mounted below it, so
+// that a runtime can give containers a mount that gets that. Where this is unknown it is true.
+func isMountShared(dir string) bool {
+	shared, err := mounts.IsShared(dir)
+	return err != nil || shared
 }

@@ -13,8 +13,12 @@ const runLabel = "sublet.dev/runtimetest"
 
 // Commands that both executors of the embedded runtime and every busybox understand.
 const (
-	longRunTime = "trap 'exit 0' TERM; sleep 1000 & wait" // exits with 0 at SIGTERM
-	ignoresTERM = "trap '' TERM; sleep 1000 & wait"       // ends only by SIGKILL
+	longRunTime = "trap 'exit 0' TERM; " + untilStopped // exits with 0 at SIGTERM
+	ignoresTERM = "trap '' TERM; " + untilStopped       // ends only by SIGKILL
+
+	// untilStopped waits for a signal. It exits with 99 if what it waits for has ended without one, as
+	// after a failed fork, so that this cannot be taken for the end of the container by a signal.
+	untilStopped = "sleep 1000 & wait; exit 99"
 )
 
 func sh(script string) []string { return []string{"sh", "-c", script} }

@@ -25,12 +25,11 @@ import (
 // healthy runtime.
 const caseTimeout = 2 * time.Minute
 
-// Option configures TestRuntime.
+// Option configures TestRuntime and Run.
 type Option func(*suite)
 
-// Image sets the image of the containers. It must have sh, sleep, echo, cat, grep, head,
-// pwd and tr. It is pulled if the runtime does not have it. Default:
-// docker.io/library/busybox:1.36.
+// Image sets the image of the containers. It must have the programs of busybox. It is
+// pulled if the runtime does not have it. Default: docker.io/library/busybox:1.36.
 func Image(ref string) Option { return func(s *suite) { s.image = ref } }
 
 // SecondImage is an image with sh and sleep that the suite may remove and pull
@@ -42,14 +41,14 @@ func SecondImage(ref string) Option { return func(s *suite) { s.second = ref } }
 func EditPod(edit func(*v1.PodSandboxConfig)) Option { return func(s *suite) { s.edit = edit } }
 
 // KnownFailures are cases, by name, that this runtime is known to fail, with the
-// reason. They run, and are reported as skipped if they fail. One that passes is
-// reported as a failure, so that the list stays true.
+// reason. They run, and one that fails is a Deviation, which go test shows as skipped. One
+// that passes is reported as a failure, so that the list stays true.
 func KnownFailures(reasons map[string]string) Option {
 	return func(s *suite) { s.knownFailures = reasons }
 }
 
 // KnownFlakes are cases, by name, that this runtime fails at times, with the
-// reason. They are reported as skipped if they fail.
+// reason. One that fails is a Deviation, which go test shows as skipped.
 func KnownFlakes(reasons map[string]string) Option { return func(s *suite) { s.knownFlakes = reasons } }
 
 // Restart is called to restart the runtime, and returns when it serves again.
@@ -106,6 +105,7 @@ type suite struct {
 	credentials   *v1.AuthConfig // of private
 	cdi           string
 	nodeHas       func(nodeFeature) bool
+	isMountShared func(dir string) bool
 	edit          func(*v1.PodSandboxConfig)
 	knownFailures map[string]string
 	knownFlakes   map[string]string
@@ -163,7 +163,7 @@ func Cases() []string {
 
 // newSuite returns a suite with defaults for what opts leave out.
 func newSuite(opts ...Option) *suite {
-	s := &suite{image: "docker.io/library/busybox:1.36", largeListSize: 20, maxParallel: 4, nodeHas: nodeHas, id: fmt.Sprintf("%08x", rand.Uint32())}
+	s := &suite{image: "docker.io/library/busybox:1.36", largeListSize: 20, maxParallel: 4, nodeHas: nodeHas, isMountShared: isMountShared, id: fmt.Sprintf("%08x", rand.Uint32())}
 	for _, o := range opts {
 		o(s)
 	}

@@ -63,14 +63,14 @@ func TestExecutor_StopsWhileAnAttachedClientBlocks(t *testing.T) {
 				close(stdout)
 				<-attached
 			})
-			require.Eventually(t, isOutputBlocked, 30*time.Second, time.Millisecond)
+			require.Eventually(t, isOutputBlocked, time.Minute, time.Millisecond)
 
 			stopped := make(chan error, 1)
 			go func() { stopped <- stop(g, id) }()
 			select {
 			case err := <-stopped:
 				require.NoError(t, err)
-			case <-time.After(30 * time.Second):
+			case <-time.After(time.Minute):
 				require.FailNow(t, "the container is not stopped")
 			}
 			r, err := g.ContainerStatus(t.Context(), &v1.ContainerStatusRequest{ContainerId: id})
@@ -78,7 +78,7 @@ func TestExecutor_StopsWhileAnAttachedClientBlocks(t *testing.T) {
 			assert.Equal(t, v1.ContainerState_CONTAINER_EXITED, r.GetStatus().GetState())
 			assert.Equal(t, int32(137), r.GetStatus().GetExitCode())
 			assert.Empty(t, attached, "the client blocks")
-			assert.Eventually(t, func() bool { return !isOutputBlocked() }, 30*time.Second, time.Millisecond)
+			assert.Eventually(t, func() bool { return !isOutputBlocked() }, time.Minute, time.Millisecond)
 		})
 	}
 }
@@ -107,7 +107,7 @@ func TestExecutor_LogsTheRestWhileAnAttachedClientBlocks(t *testing.T) {
 		return attached
 	}
 	otherAttached := attach(&other)
-	require.Eventually(t, func() bool { return waits("[select", "embedded.(*Runtime).AttachStreams(") }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return waits("[select", "embedded.(*Runtime).AttachStreams(") }, time.Minute, time.Millisecond)
 	release := make(blocking)
 	blockedAttached := attach(io.MultiWriter(release, &blocked))
 	require.Eventually(t, func() bool {
@@ -116,7 +116,7 @@ func TestExecutor_LogsTheRestWhileAnAttachedClientBlocks(t *testing.T) {
 		}
 		write("x\n")
 		return false
-	}, 30*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	rest := strings.Repeat("y\n", 16<<10)
 	write(rest)
 	require.NoError(t, input.Close())
@@ -149,7 +149,7 @@ func TestExecutor_EndsACommandOfADisconnectedClient(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := hostRig(t)
 			id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil, "sleep", "1000")
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			code, err := g.ExecStreams(ctx, id, embedded.Exec{Cmd: []string{"yes"}, IO: embedded.IO{Stdout: disconnected{}, TTY: tc.tty}})
 			require.NoError(t, err)
@@ -174,7 +174,7 @@ func TestExecutor_WaitsForTheClientOfACommand(t *testing.T) {
 				_, err := g.ExecStreams(ctx, id, embedded.Exec{Cmd: []string{"sh", "-c", script}, IO: embedded.IO{Stdout: io.MultiWriter(release, &stdout)}})
 				ended <- err
 			}()
-			require.Eventually(t, func() bool { return waits("[select", "hostprocess.(*outputs).awaitTaken(") }, 30*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return waits("[select", "hostprocess.(*outputs).awaitTaken(") }, time.Minute, time.Millisecond)
 			if canceled {
 				cancel()
 				require.ErrorIs(t, <-ended, context.Canceled)

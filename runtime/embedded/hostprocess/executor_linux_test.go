@@ -108,7 +108,7 @@ func pidIn(t *testing.T, path string) int {
 		b, _ := os.ReadFile(path)
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
 		return pid > 0
-	}, 5*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	return pid
 }
 
@@ -128,7 +128,7 @@ func TestExecutor_HasItsGracePeriodAtClose(t *testing.T) {
 	g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), func(c *v1.ContainerConfig) {
 		c.Annotations = map[string]string{"io.kubernetes.pod.terminationGracePeriod": "30"}
 	}, "sh", "-c", "trap 'echo bye > "+bye+"; exit 0' TERM; echo > "+dir+"/ready; while :; do sleep 0.01; done")
-	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "ready")); return err == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "ready")); return err == nil }, time.Minute, time.Millisecond)
 	require.NoError(t, g.Close())
 	assert.FileExists(t, bye)
 }
@@ -147,7 +147,7 @@ func TestExecutor_DiesWithTheEmbeddingProcess(t *testing.T) {
 	require.True(t, alive(pid))
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
-	assert.Eventually(t, func() bool { return !alive(pid) }, 5*time.Second, time.Millisecond)
+	assert.Eventually(t, func() bool { return !alive(pid) }, time.Minute, time.Millisecond)
 }
 
 // beKilled is the process of the test above.
@@ -188,7 +188,7 @@ func TestExecutor_RemovesStaleContainersOfAKilledProcess(t *testing.T) {
 
 	next := newRig(t, New(Config{Root: root}))
 	id := next.Start(t, next.RunPod(t, embeddedtest.PodConfig("next")), nil, "sleep", "1000")
-	assert.Eventually(t, func() bool { return !alive(pid) }, 5*time.Second, time.Millisecond)
+	assert.Eventually(t, func() bool { return !alive(pid) }, time.Minute, time.Millisecond)
 	assert.NoDirExists(t, left[0])
 	assert.True(t, alive(stranger.Process.Pid))
 	assert.Equal(t, v1.ContainerState_CONTAINER_RUNNING, next.Inspect(t, id).GetState())
@@ -277,7 +277,7 @@ func TestExecutor_MeasuresUsage(t *testing.T) {
 		s := r.GetStats()
 		return s.GetMemory().GetWorkingSetBytes().GetValue() > 100<<10 && s.GetCpu().GetUsageCoreNanoSeconds().GetValue() > 0 &&
 			s.GetWritableLayer().GetUsedBytes().GetValue() >= 100000
-	}, 10*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 }
 
 // A process may listen on either address of localhost.

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/mounts"
 )
 
 // namespace is the mount and host name namespace of one container. A nil
@@ -245,7 +247,7 @@ func (b *mounter) bind(m *v1.Mount) error {
 	if err := attach(source, target, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", m.GetHostPath(), err)
 	}
-	if id, err := mountID(source, ""); err == nil {
+	if id, err := mounts.ID(source, ""); err == nil {
 		b.volumes[id] = true
 	}
 	return nil

@@ -2,12 +2,11 @@ package hostprocess
 
 import (
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/mounts"
 )
 
 // Features implements embedded.FeatureReporter.
@@ -36,37 +35,12 @@ func (b *mounter) keep(mounts []*v1.Mount) error {
 
 // checkShared returns an error if mounts below path cannot propagate.
 func checkShared(path string) error {
-	id, err := mountID(unix.AT_FDCWD, path)
-	if err != nil {
-		return fmt.Errorf("find the mount of %s: %w", path, err)
-	}
-	table, err := os.ReadFile("/proc/thread-self/mountinfo")
+	shared, err := mounts.IsShared(path)
 	if err != nil {
 		return err
 	}
-	if !isShared(string(table), id) {
+	if !shared {
 		return fmt.Errorf("bidirectional propagation: %s is not on a shared mount; make it shared", path)
 	}
 	return nil
-}
-
-// isShared finds a mount by its id in the text of mountinfo, where the fields from the
-// seventh to a hyphen are its propagation.
-func isShared(table string, id uint64) bool {
-	want := strconv.FormatUint(id, 10)
-	for line := range strings.Lines(table) {
-		fields := strings.Fields(line)
-		if len(fields) < 7 || fields[0] != want {
-			continue
-		}
-		for _, f := range fields[6:] {
-			switch {
-			case f == "-":
-				return false
-			case strings.HasPrefix(f, "shared:"):
-				return true
-			}
-		}
-	}
-	return false
 }

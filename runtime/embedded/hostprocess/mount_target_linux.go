@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sublet-dev/agent/internal/mounts"
 )
 
 // reroot mounts a tmpfs over "/", with the entries of "/", and makes it the root of the
@@ -87,24 +89,8 @@ func (b *mounter) own(fd int) bool {
 			return true
 		}
 	}
-	id, err := mountID(fd, "")
+	id, err := mounts.ID(fd, "")
 	return err == nil && b.volumes[id]
-}
-
-// mountID returns the id of the mount of a path, or of the descriptor itself.
-func mountID(dir int, path string) (uint64, error) {
-	var st unix.Statx_t
-	flags := 0
-	if path == "" {
-		flags = unix.AT_EMPTY_PATH
-	}
-	if err := unix.Statx(dir, path, flags, unix.STATX_MNT_ID, &st); err != nil {
-		return 0, err
-	}
-	if st.Mask&unix.STATX_MNT_ID == 0 {
-		return 0, unix.ENOTSUP
-	}
-	return st.Mnt_id, nil
 }
 
 // makePlace creates the directories of a path below from, none of which exists, and at

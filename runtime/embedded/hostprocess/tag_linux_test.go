@@ -26,7 +26,7 @@ func hostRigs(t *testing.T, run func(t *testing.T, g *rig)) {
 // requireExit asserts that a process exits.
 func requireExit(t *testing.T, pid int) {
 	t.Helper()
-	assert.Eventually(t, func() bool { return !alive(pid) }, 10*time.Second, time.Millisecond, "process %d outlives its container", pid)
+	assert.Eventually(t, func() bool { return !alive(pid) }, time.Minute, time.Millisecond, "process %d outlives its container", pid)
 }
 
 // A process gives up what it can, and its container ends.
@@ -92,7 +92,7 @@ func TestExecutor_MeasuresDetachedProcesses(t *testing.T) {
 		r, err := g.CRI.PodSandboxStats(t.Context(), &v1.PodSandboxStatsRequest{PodSandboxId: sandbox})
 		require.NoError(t, err)
 		return r.GetStats().GetLinux().GetProcess().GetProcessCount().GetValue() == 2
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 // A process that only resembles one of the container's is not killed.
