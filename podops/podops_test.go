@@ -237,6 +237,14 @@ func TestOperator_ReadLogOfPrevious(t *testing.T) {
 	}
 }
 
+// Between the creation and the start of its next attempt, a container has the log of the last one, as with a kubelet.
+func TestOperator_ReadLogBeforeStart(t *testing.T) {
+	w, o := newWorld(t)
+	w.observed["u1"].Containers[0].State = runtime.Created
+	require.NoError(t, o.ReadLog(t.Context(), w.pods[0], &corev1.PodLogOptions{Container: "app"}, nil, nil))
+	assert.Equal(t, []string{"log ns_web_u1/app/0.log running=false"}, w.take())
+}
+
 func TestOperator_RunCommandReturnsOutputOfFailure(t *testing.T) {
 	w, o := newWorld(t)
 	w.exitCode = 3

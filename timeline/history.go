@@ -40,7 +40,8 @@ type History struct {
 	changed   chan struct{}
 	waiting   int // readers that wait for changed
 	pods      map[types.UID]*podRecord
-	entries   int // of all in pods
+	ranks     ranks // of pods
+	entries   int   // of all in pods
 	forgotten []forgotten
 	node      nodeRecord
 }
@@ -60,6 +61,7 @@ type podRecord struct {
 	terminating bool
 	ready       map[string]bool // by container name
 	lastEntryID uint64
+	places      places // in the ranks
 }
 
 // New returns an empty History.
@@ -68,7 +70,7 @@ func New(cfg Config) *History {
 	cfg.MaxPodEntries = max(cmp.Or(cfg.MaxPodEntries, defaultMaxPodEntries), minPodEntries)
 	cfg.MaxEntries = max(cmp.Or(cfg.MaxEntries, defaultMaxEntries), cfg.MaxPodEntries)
 	cfg.DeletedAge = cmp.Or(cfg.DeletedAge, defaultDeletedAge)
-	return &History{cfg: cfg, changed: make(chan struct{}), pods: map[types.UID]*podRecord{}}
+	return &History{cfg: cfg, changed: make(chan struct{}), pods: map[types.UID]*podRecord{}, ranks: newRanks()}
 }
 
 // bump returns the version of a change, and wakes the readers. mu is held.
@@ -91,12 +93,19 @@ func (h *History) record(uid types.UID, namespace, name string) *podRecord {
 		}
 		r = &podRecord{Pod: Pod{UID: uid, State: "Pending", Health: Progressing, Since: time.Now()}}
 		h.pods[uid] = r
+		h.ranks.add(r)
 	}
 	if name != "" {
 		r.Namespace, r.Name = clip(namespace, maxName), clip(name, maxName)
 	}
-	r.Version = h.bump()
+	h.touch(r)
 	return r
+}
+
+// touch gives a record the version of a change. mu is held.
+func (h *History) touch(r *podRecord) {
+	r.Version = h.bump()
+	h.ranks.changed.Fix(r.places.changed)
 }
 
 // add adds an entry to a pod and returns its id. An entry that repeats the last one is
@@ -118,6 +127,7 @@ func (h *History) add(r *podRecord, e Entry) uint64 {
 	e.ID = r.lastEntryID
 	r.entries = append(r.entries, e)
 	h.entries++
+	h.ranks.longest.Fix(r.places.longest)
 	return e.ID
 }
 
@@ -127,61 +137,37 @@ func (h *History) dropEntry(r *podRecord) {
 	r.entries = append(r.entries[:at], r.entries[at+1:]...)
 	r.dropped++
 	h.entries--
+	h.ranks.longest.Fix(r.places.longest)
 }
 
 // makeRoom drops a pod that is gone, or else an entry of the pod that has most. It does not
 // drop the pod that needs the room: entries of a forgotten one would be counted and never
 // dropped. It reports whether there was something to drop.
 func (h *History) makeRoom(needs *podRecord) bool {
-	if h.forgetOldestDeleted(needs) {
+	if deleted := h.ranks.oldestDeleted(needs); deleted != nil {
+		h.forget(deleted)
 		return true
 	}
-	var most *podRecord
-	for _, r := range h.pods {
-		if most == nil || len(r.entries) > len(most.entries) {
-			most = r
-		}
-	}
-	if most == nil || len(most.entries) == 0 {
+	if h.ranks.longest.Len() == 0 || len(h.ranks.longest.First().entries) == 0 {
 		return false
 	}
-	h.dropEntry(most)
+	h.dropEntry(h.ranks.longest.First())
 	return true
 }
 
-// forgetOne forgets the oldest pod that is gone or, if there is none, the one that has not
-// changed for longest.
+// forgetOne forgets the pod that has been gone for longest or, if there is none, the one
+// that has not changed for longest.
 func (h *History) forgetOne() {
-	if h.forgetOldestDeleted(nil) {
-		return
-	}
-	var oldest *podRecord
-	for _, r := range h.pods {
-		if oldest == nil || r.Version < oldest.Version {
-			oldest = r
-		}
-	}
-	h.forget(oldest)
-}
-
-// forgetOldestDeleted forgets the pod that has been gone for longest, except for one, if
-// there is any.
-func (h *History) forgetOldestDeleted(except *podRecord) bool {
-	var oldest *podRecord
-	for _, r := range h.pods {
-		if r != except && !r.DeletedAt.IsZero() && (oldest == nil || r.DeletedAt.Before(oldest.DeletedAt)) {
-			oldest = r
-		}
-	}
+	oldest := h.ranks.oldestDeleted(nil)
 	if oldest == nil {
-		return false
+		oldest = h.ranks.changed.First()
 	}
 	h.forget(oldest)
-	return true
 }
 
 func (h *History) forget(r *podRecord) {
 	delete(h.pods, r.UID)
+	h.ranks.remove(r)
 	h.entries -= len(r.entries)
 	h.forgotten = append(h.forgotten, forgotten{r.UID, h.bump()})
 	if excess := len(h.forgotten) - maxForgotten; excess > 0 {
@@ -191,10 +177,8 @@ func (h *History) forget(r *podRecord) {
 
 // forgetAged forgets the pods that have been gone for too long. mu is held.
 func (h *History) forgetAged(now time.Time) {
-	for _, r := range h.pods {
-		if !r.DeletedAt.IsZero() && now.Sub(r.DeletedAt) > h.cfg.DeletedAge {
-			h.forget(r)
-		}
+	for r := h.ranks.oldestDeleted(nil); r != nil && now.Sub(r.DeletedAt) > h.cfg.DeletedAge; r = h.ranks.oldestDeleted(nil) {
+		h.forget(r)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -119,6 +120,49 @@ func TestHistory_CountsWhatItHas(t *testing.T) {
 		require.LessOrEqual(t, counted, 64)
 		require.Equal(t, []string{"a", "b", "c", job}, names(h.Pods()), "it is there until others need the room")
 	}
+}
+
+// What makes room is found as if all records were looked through.
+func TestHistory_MakesRoomInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rnd := rand.New(rand.NewPCG(1, 1))
+		h := New(Config{MaxPods: 12, MaxPodEntries: 32, MaxEntries: 200})
+		for i := range 5000 {
+			switch name := fmt.Sprint("p", rnd.IntN(20)); rnd.IntN(4) {
+			case 0:
+				h.admit(name)
+			case 1:
+				h.remove(name)
+			default:
+				h.backOff(newPod(name), i)
+			}
+			time.Sleep(time.Millisecond)
+
+			var changed, deleted, longest *podRecord
+			count := 0
+			for _, r := range h.pods {
+				if changed == nil || r.Version < changed.Version {
+					changed = r
+				}
+				if !r.DeletedAt.IsZero() {
+					count++
+					if deleted == nil || r.DeletedAt.Before(deleted.DeletedAt) {
+						deleted = r
+					}
+				}
+				if longest == nil || len(r.entries) > len(longest.entries) {
+					longest = r
+				}
+			}
+			require.Same(t, changed, h.ranks.changed.First())
+			require.Same(t, deleted, h.ranks.oldestDeleted(nil))
+			if another := h.ranks.oldestDeleted(deleted); deleted != nil && another != nil {
+				require.NotSame(t, deleted, another)
+			}
+			require.Len(t, longest.entries, len(h.ranks.longest.First().entries))
+			require.Equal(t, []int{len(h.pods), count, len(h.pods)}, []int{h.ranks.changed.Len(), h.ranks.deleted.Len(), h.ranks.longest.Len()})
+		}
+	})
 }
 
 func TestHistory_BoundsPods(t *testing.T) {

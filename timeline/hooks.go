@@ -47,6 +47,7 @@ func (h *History) PodManager() syncloop.PodManagerHooks {
 		h.update(pod, func(r *podRecord, now time.Time) {
 			r.Source, r.Static = clip(pod.Annotations[podspec.AnnotationSource], maxName), podspec.IsStatic(pod)
 			r.terminating, r.DeletedAt = false, time.Time{}
+			h.ranks.deletionChanged(r)
 			if len(r.entries) == 0 {
 				r.ReceivedAt = now
 				if at, err := time.Parse(time.RFC3339Nano, pod.Annotations[podspec.AnnotationFirstSeen]); err == nil && at.Before(now) {
@@ -144,7 +145,7 @@ func (h *History) phaseChanged(uid types.UID, _, to podworkers.Phase, cause podw
 	if r == nil || kind == "" {
 		return
 	}
-	r.Version = h.bump()
+	h.touch(r)
 	now := time.Now()
 	e := moment(kind, now)
 	if to == podworkers.Terminating {
@@ -166,6 +167,7 @@ func (h *History) markDeleted(r *podRecord, now time.Time) {
 		return
 	}
 	r.DeletedAt = now
+	h.ranks.deletionChanged(r)
 	h.add(r, moment(KindDeleted, now))
 	r.setState("Gone", "", Deleted, now)
 	for i := range r.entries { // what the runtime did not report any more
@@ -193,7 +195,7 @@ func (h *History) Housekeeper() syncloop.HousekeeperHooks {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			if r := h.pods[uid]; r != nil && store == storeOfStatuses && err == nil && r.DeletedAt.IsZero() {
-				r.Version = h.bump()
+				h.touch(r)
 				h.markDeleted(r, time.Now())
 			}
 		},
