@@ -338,7 +338,7 @@ func TestManager_OnTheKernel(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- left.Wait() }()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(t, m.Remove(ctx, "u1"))
 	require.Error(t, <-ended)

@@ -247,8 +247,7 @@ func (m *Manager) ensure(ctx context.Context, pod *corev1.Pod, raise bool) (pare
 
 // bound creates the cgroup of a pod or updates its limits. set are those that it has now, of which
 // before were set last. later reports that one of l is not set yet: raise leaves all that would be
-// lowered for later, and on v1 a cgroup cannot have a lower CPU quota than its children, so a pod's
-// quota is lowered after those of its containers. err also says that memory is in use.
+// lowered for later, and the kernel of v1 rejects some. err also says that memory is in use.
 func (m *Manager) bound(t tree, group string, l, before limits, raise bool) (set limits, later bool, err error) {
 	had, desired := exists(t, group), l.memory
 	var inUse error
@@ -258,16 +257,19 @@ func (m *Manager) bound(t tree, group string, l, before limits, raise bool) (set
 	case had:
 		l.memory, inUse = memoryLimit(t, group, desired)
 	}
-	err = t.set(group, l)
+	set, rejected, err := setPossible(t, group, l)
 	if had && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EBUSY)) {
-		m.cfg.Logger.Debug("cgroup limit decrease deferred", slog.String("cgroup", group), logattr.Err(err))
-		return l, true, errors.Join(inUse, rejectedLimit(t, desired, err))
+		rejected, err = err, nil
 	}
-	if err != nil {
-		return l, false, err
+	switch {
+	case err != nil:
+		return set, false, err
+	case rejected != nil:
+		m.cfg.Logger.Debug("cgroup limit deferred", slog.String("cgroup", group), logattr.Err(rejected))
+		inUse = errors.Join(inUse, rejectedLimit(t, desired, rejected))
 	}
 	m.mark(t, group)
-	return l, later || inUse != nil, inUse
+	return set, later || rejected != nil || inUse != nil, inUse
 }
 
 // setTiers updates the cgroups above pods: that of all pods has the limits of

@@ -41,6 +41,27 @@ func raised(t tree, group string, l, before limits) (now limits, kept bool, inUs
 // isLower reports whether a desired limit is lower than the actual one; 0 is none.
 func isLower(desired, actual int64) bool { return desired > 0 && (actual == 0 || desired < actual) }
 
+// setPossible sets limits. On v1 a cgroup cannot have a higher CPU quota than those above it or a lower one
+// than those below it, so that a pod's quota is lowered after those of its containers, nor a memory limit
+// below its usage: it keeps those that it has then, and gets all others. rejected says why.
+func setPossible(t tree, group string, l limits) (set limits, rejected, err error) {
+	for {
+		err = t.set(group, l)
+		possible := l
+		switch {
+		case err == nil || !t.rejectsLimitBelowUsage():
+		case errors.Is(err, unix.EINVAL):
+			possible.quota, _ = t.quota(group) // 0 without the controller
+		case errors.Is(err, unix.EBUSY):
+			possible.memory, _, _ = t.memory(group) // the same
+		}
+		if possible.equal(l) {
+			return l, rejected, err
+		}
+		l, rejected = possible, err
+	}
+}
+
 // rejectedLimit returns why the kernel has rejected the limits of an existing cgroup for now, if
 // it is its memory. Otherwise it is a quota below those of containers, which are changed next.
 func rejectedLimit(t tree, desired int64, err error) error {

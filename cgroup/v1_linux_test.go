@@ -9,6 +9,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // onV1 returns the cgroups of the kernel, and a name below their root that the end of the test removes.
@@ -84,4 +87,32 @@ func TestV1_ResetsLimitsOfAnExistingCgroup(t *testing.T) {
 	require.NoError(t, os.Remove(tr.dirs(pod)[0]))
 	require.NoError(t, tr.set(pod, limits{shares: 100}))
 	unlimited()
+}
+
+// The kernel rejects a CPU quota that is higher than that of a cgroup above, such as the node's own, which bounds the pod anyway. The
+// pod has all its other limits.
+func TestEnsure_QuotaAboveThatOfTheNodeOnV1(t *testing.T) {
+	tr, node := onV1(t)
+	require.NoError(t, tr.set(node, limits{quota: 50_000}))
+	m, err := New(Config{Parent: node, PodPidsLimit: 30})
+	require.NoError(t, err)
+	both := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("64Mi")}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+		Name: "c", Resources: corev1.ResourceRequirements{Requests: both, Limits: both},
+	}}}}
+	group := node + "/kubepods/podu1"
+	ensure := func(quota string) {
+		t.Helper()
+		parent, err := m.Ensure(t.Context(), pod)
+		require.NoError(t, err)
+		assert.Equal(t, group, parent)
+		assert.Equal(t, quota, controlOf(t, "cpu", group, "cpu.cfs_quota_us"))
+		assert.Equal(t, "2048", controlOf(t, "cpu", group, "cpu.shares"))
+		assert.Equal(t, "67108864", controlOf(t, "memory", group, "memory.limit_in_bytes"))
+		assert.Equal(t, "30", controlOf(t, "pids", group, "pids.max"))
+	}
+	ensure("-1")
+	ensure("-1")
+	require.NoError(t, tr.set(node, limits{quota: 300_000}))
+	ensure("200000")
 }
