@@ -73,6 +73,21 @@ func TestManager_InitContainersLendMemory(t *testing.T) {
 	}
 }
 
+// A container takes over the CPUs that init containers lend, also where other NUMA nodes have free ones.
+func TestManager_HintsForLentCPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, newMachine(2, 4), stateFile(t))
+		start(t, m, new(fakeRuntime))
+		synctest.Wait()
+		p := pod("p", container("main", "1"))
+		p.Spec.InitContainers = []corev1.Container{container("init", "4")}
+		want := [][]topology.Hint{{{Nodes: topology.NewSet(1), Preferred: true}, {Nodes: topology.NewSet(0, 1)}}}
+		require.Equal(t, want, m.Hints(p, &p.Spec.InitContainers[0]))
+		require.NoError(t, m.Reserve(p, &p.Spec.InitContainers[0], topology.NewSet(1)))
+		require.Equal(t, want, m.Hints(p, &p.Spec.Containers[0]), "not node 0, which has free ones")
+	})
+}
+
 // A sidecar runs beside the containers after it, and so its memory is not used again.
 func TestManager_SidecarsKeepMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -235,5 +250,21 @@ func TestReserve_UsesPreferredNodesFirst(t *testing.T) {
 			require.Equal(t, tt.want, inject(t, m, p), name)
 			require.NoError(t, m.Release(t.Context(), p.UID))
 		}
+	})
+}
+
+// NUMA nodes that have CPUs but no memory are none that the memory of a container can be in.
+func TestManager_NodesWithoutMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		machine := newMachine(2, 4)
+		delete(machine.t.Memory, 1)
+		m := newManager(t, machine, stateFile(t), withMemory)
+		start(t, m, new(fakeRuntime))
+		synctest.Wait()
+		c := sized("c", "5", "6Gi")
+		require.Equal(t, runtime.Cpuset{CPUs: "1,4-7", MemoryNodes: "0"}, cpuset(t, m, pod("p", c), &c, false))
+		require.NoError(t, m.Release(t.Context(), "p"))
+		c = sized("c", "4", "3Gi")
+		require.Equal(t, runtime.Cpuset{CPUs: "4-7"}, cpuset(t, m, pod("q", c), &c, false), "its memory is wherever there is some")
 	})
 }

@@ -28,9 +28,12 @@ func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topolo
 	if nodes := m.topology.NodesOf(a.effective().CPUs); available.fits(nodes, n, request) {
 		return [][]topology.Hint{{{Nodes: nodes, Preferred: true}}}
 	}
-	allocatable := m.topology.Online().Minus(m.cfg.Reserved)
+	allocatable, lent := m.topology.Online().Minus(m.cfg.Reserved), available.ended.Intersect(m.topology.Online())
 	hints := [][]topology.Hint{topology.MakeHints(m.topology.Nodes(), int64(n), func(nodes topology.Set) (int64, int64) {
 		cpus := m.topology.CPUsOf(nodes)
+		if cpus.Intersect(lent).Len() < min(n, lent.Len()) { // with others the pod would have more than it was scheduled with
+			return int64(cpus.Intersect(allocatable).Len()), 0
+		}
 		return int64(cpus.Intersect(allocatable).Len()), int64(cpus.Intersect(available.cpus).Len())
 	})}
 	if m.cfg.MemoryAffinity && request > 0 {

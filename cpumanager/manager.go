@@ -288,7 +288,7 @@ func (m *Manager) pinMemory(pod *corev1.Pod, container *corev1.Container, a *ass
 	if !m.cfg.MemoryAffinity {
 		return
 	}
-	nodes, request := m.topology.NodesOf(a.CPUs), memoryRequest(container)
+	nodes, request := m.topology.NodesOf(a.CPUs).Intersect(m.nodesWithMemory()), memoryRequest(container)
 	a.MemoryNodes, a.Memory, a.lifetime = topology.Set{}, 0, lifetime{}
 	if _, free := m.availableTo(pod, container).memory(nodes); request <= free {
 		a.MemoryNodes, a.Memory, a.lifetime = nodes, request, lifetimeOf(pod, container)
@@ -360,22 +360,6 @@ func (m *Manager) Release(_ context.Context, uid types.UID) error {
 	}
 	notify.Send(m.changed)
 	return m.save()
-}
-
-// CPUs returns the exclusive CPUs of a container, as the pod resources API has them. While the
-// stored assignments cannot be read, there are none.
-func (m *Manager) CPUs(uid types.UID, container string) topology.Set {
-	m.file.ReportOnce(m.load(), func(err error) { m.cfg.Logger.Error("cpu assignments not reported", logattr.Err(err)) })
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.pods[uid][container].effective().CPUs
-}
-
-// AllocatableCPUs returns the CPUs that can be exclusive.
-func (m *Manager) AllocatableCPUs() topology.Set {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.topology.Online().Minus(m.cfg.Reserved)
 }
 
 // HasExclusiveCPUs implements podsync.CPUAssigner.

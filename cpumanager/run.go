@@ -223,7 +223,12 @@ func (r *Runner) isConfined(c *runtime.Container) bool {
 func (m *Manager) memoryNodes() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return topology.NewSet(slices.Collect(maps.Keys(m.topology.Memory))...).String()
+	return m.nodesWithMemory().String()
+}
+
+// nodesWithMemory returns the NUMA nodes that have memory: the kernel of cgroup v1 rejects others. m.mu is locked.
+func (m *Manager) nodesWithMemory() topology.Set {
+	return topology.NewSet(slices.Collect(maps.Keys(m.topology.Memory))...)
 }
 
 // desired returns where a container is to run, and whether it is alone there.

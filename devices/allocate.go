@@ -129,7 +129,7 @@ func (m *Manager) choose(ctx context.Context, pod *corev1.Pod, container string,
 	if err != nil {
 		return nil, nil, err
 	}
-	include := c.reusable[:min(n, len(c.reusable))]
+	include := c.first[:min(n, len(c.first))]
 	wish := include
 	if chooser, ok := c.plugin.(Chooser); ok && len(c.reusable)+len(c.free) > n {
 		ctx, cancel := context.WithTimeout(ctx, m.cfg.AllocateTimeout)
@@ -177,6 +177,7 @@ type candidates struct {
 	plugin   Plugin
 	reusable []string     // of init containers of the pod, which run before
 	free     []string     // not allocated or its own, without those of reusable; sorted
+	first    []string     // of both, those that it gets in any case, as far as it needs them
 	near     topology.Set // the NUMA nodes that they were chosen by, if any
 }
 
@@ -202,6 +203,7 @@ func (m *Manager) candidates(pod *corev1.Pod, container string, name corev1.Reso
 			c.free = append(c.free, id)
 		}
 	}
+	c.first = c.reusable
 	if have := len(c.reusable) + len(c.free); have < n {
 		return candidates{}, fmt.Errorf("%w: %d requested, %d free of %d", ErrNotEnough, n, have, len(r.devices))
 	}
@@ -222,7 +224,7 @@ func (m *Manager) used(name corev1.ResourceName) map[string]bool {
 }
 
 // reusable returns the devices of init containers that end before the container starts,
-// and that no other container has taken over. Sidecars keep theirs. m.mu is locked.
+// and that no other container has taken over, except after it. Sidecars keep theirs. m.mu is locked.
 func (m *Manager) reusable(pod *corev1.Pod, container string, name corev1.ResourceName) []string {
 	var ended []string
 	kept := map[string]bool{}
@@ -247,7 +249,8 @@ func (m *Manager) reusable(pod *corev1.Pod, container string, name corev1.Resour
 		}
 	}
 	slices.Sort(ended)
-	return slices.DeleteFunc(slices.Compact(ended), func(id string) bool { return kept[id] })
+	own := state[container][name].IDs
+	return slices.DeleteFunc(slices.Compact(ended), func(id string) bool { return kept[id] && !slices.Contains(own, id) })
 }
 
 // allocate asks the plugin for the injection and stores the allocation. The devices are

@@ -47,16 +47,21 @@ func (m *Manager) hints(pod *corev1.Pod, container string, name corev1.ResourceN
 		return nil
 	}
 	ids := m.pods[pod.UID][container][name].IDs
-	all := ids
+	all, lent := ids, []string(nil)
 	if len(ids) != n || r.hasMissing(ids) { // it has none yet, or gets others
 		all = slices.Sorted(maps.Keys(r.devices))
 		c, err := m.candidates(pod, container, name, n)
 		if err != nil {
 			return []topology.Hint{}
 		}
-		ids = slices.Concat(c.reusable, c.free)
+		ids, lent = slices.Concat(c.reusable, c.free), c.reusable
 	}
+	// With others than those of init containers the pod would have more than it was scheduled with.
+	lentToUse := min(int64(n), r.near(lent, m.cfg.NUMANodes))
 	return topology.MakeHints(m.cfg.NUMANodes, int64(n), func(nodes topology.Set) (int64, int64) {
+		if r.near(lent, nodes) < lentToUse {
+			return r.near(all, nodes), 0
+		}
 		return r.near(all, nodes), r.near(ids, nodes)
 	})
 }
@@ -85,8 +90,8 @@ func (r *resourceState) near(ids []string, nodes topology.Set) int64 {
 	return n
 }
 
-// prefer leaves only the devices near to the nodes, if these suffice, and puts them first
-// otherwise.
+// prefer leaves only the devices near to the nodes, if these suffice. Otherwise the container gets
+// all of them, and the plugin chooses the others.
 func (c candidates) prefer(r *resourceState, nodes topology.Set, n int) candidates {
 	if nodes.Len() == 0 {
 		return c
@@ -96,9 +101,10 @@ func (c candidates) prefer(r *resourceState, nodes topology.Set, n int) candidat
 	near := slices.DeleteFunc(slices.Clone(c.free), isFar)
 	reusable := slices.DeleteFunc(slices.Clone(c.reusable), isFar)
 	if len(near)+len(reusable) >= n {
-		c.free, c.reusable = near, reusable
+		c.free, c.reusable, c.first = near, reusable, reusable
 		return c
 	}
+	c.first = slices.Concat(c.reusable, near)
 	c.free = slices.Concat(near, slices.DeleteFunc(c.free, func(id string) bool { return !isFar(id) }))
 	return c
 }
@@ -135,7 +141,7 @@ func (m *Manager) reserve(pod *corev1.Pod, container string, name corev1.Resourc
 		return err
 	}
 	c = c.prefer(r, nodes, n)
-	m.record(pod.UID, container, name, allocation{IDs: pick(c.reusable, c.free, n), near: nodes})
+	m.record(pod.UID, container, name, allocation{IDs: pick(c.first, slices.Concat(c.reusable, c.free), n), near: nodes})
 	return nil
 }
 

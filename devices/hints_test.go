@@ -2,6 +2,7 @@ package devices_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -88,8 +89,8 @@ func TestManager_KeepReserved(t *testing.T) {
 	require.Equal(t, "a1", inject(t, m, started))
 }
 
-// A plugin with a preference is asked about the devices of the right nodes only, and far
-// ones are taken if these do not suffice.
+// A plugin with a preference is asked about the devices of the right nodes only. If these do not
+// suffice, the container gets all of them, and what the plugin prefers of the far ones.
 func TestManager_ChoosesNearDevices(t *testing.T) {
 	m := newManager(t, stateFile(t), withNodes)
 	var asked [][]string
@@ -103,8 +104,9 @@ func TestManager_ChoosesNearDevices(t *testing.T) {
 	require.Equal(t, "b1,d1", inject(t, m, p))
 	require.Equal(t, [][]string{{"a1", "b1", "d1"}}, asked)
 	require.NoError(t, m.Reserve(large, &large.Spec.Containers[0], topology.NewSet(1)))
-	require.Equal(t, "a0,b0,d0", inject(t, m, large))
+	require.Equal(t, "a0,a1,b0", inject(t, m, large))
 	require.Equal(t, []string{"a1", "a0", "b0", "d0"}, asked[1], "near ones first")
+	require.Equal(t, []string{"a1"}, c.include)
 }
 
 // A sidecar near a device lends nothing; an init container that has ended does.
@@ -116,9 +118,47 @@ func TestManager_LendsNearDevices(t *testing.T) {
 	require.NoError(t, m.Reserve(p, &p.Spec.InitContainers[0], topology.NewSet(0)))
 	_, err := m.Inject(t.Context(), p, &p.Spec.InitContainers[0], false)
 	require.NoError(t, err)
-	require.Equal(t, [][]topology.Hint{{hint(true, 0), hint(true, 1), hint(false, 0, 1)}}, m.Hints(p, &p.Spec.Containers[0]))
+	require.Equal(t, [][]topology.Hint{{hint(true, 0), hint(false, 0, 1)}}, m.Hints(p, &p.Spec.Containers[0]))
 	require.NoError(t, m.Reserve(p, &p.Spec.Containers[0], topology.NewSet(0)))
 	require.Equal(t, "a0", inject(t, m, p))
+}
+
+// What init containers lend is set aside once for the pod, so that others get the rest while they run.
+func TestManager_ReservesLentDevices(t *testing.T) {
+	m := newManager(t, stateFile(t), withNodes)
+	require.NoError(t, m.Update(gpu, &fake{}, near("a", "b")))
+	p, other := pod("p", container("main", 2)), pod("other", container("c", 2))
+	p.Spec.InitContainers = []corev1.Container{container("first", 2), container("second", 2)}
+	both := topology.NewSet(0, 1)
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			require.NoError(t, m.Reserve(p, &list[i], both))
+		}
+	}
+	require.Equal(t, [][]topology.Hint{{hint(false, 0, 1)}}, m.Hints(other, &other.Spec.Containers[0]))
+	require.NoError(t, m.Reserve(other, &other.Spec.Containers[0], both))
+	require.Equal(t, "b0,b1", inject(t, m, other))
+	for i := range p.Spec.InitContainers {
+		injection, err := m.Inject(t.Context(), p, &p.Spec.InitContainers[i], false)
+		require.NoError(t, err)
+		require.Equal(t, "a0,a1", injection.Env["GPUS"])
+	}
+	require.Equal(t, "a0,a1", inject(t, m, p))
+}
+
+// A container takes over what init containers lend, also where other NUMA nodes have free devices.
+func TestManager_HintsForLentDevices(t *testing.T) {
+	m := newManager(t, stateFile(t), withNodes)
+	require.NoError(t, m.Update(gpu, &fake{}, slices.Delete(near("a", "b"), 2, 3))) // a0, a1 and b1
+	p := pod("p", container("main", 1))
+	p.Spec.InitContainers = []corev1.Container{container("init", 2)}
+	require.Equal(t, [][]topology.Hint{{hint(true, 1), hint(false, 0, 1)}}, m.Hints(p, &p.Spec.InitContainers[0]))
+	require.NoError(t, m.Reserve(p, &p.Spec.InitContainers[0], topology.NewSet(1)))
+	require.Equal(t, [][]topology.Hint{{hint(true, 1), hint(false, 0, 1)}}, m.Hints(p, &p.Spec.Containers[0]))
+	require.NoError(t, m.Reserve(p, &p.Spec.Containers[0], topology.NewSet(1)))
+	other := pod("other", container("c", 1))
+	require.NoError(t, m.Reserve(other, &other.Spec.Containers[0], topology.NewSet(0)))
+	require.Equal(t, "a0", inject(t, m, other))
 }
 
 // CPUs and devices come from the same NUMA node, or the pod is rejected.

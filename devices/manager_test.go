@@ -51,10 +51,12 @@ func (f *fake) Allocate(ctx context.Context, ids []string) (runtime.Injection, e
 type chooser struct {
 	fake
 
-	answer func(available []string, n int) ([]string, error)
+	answer  func(available []string, n int) ([]string, error)
+	include []string // of the last call
 }
 
-func (c *chooser) Choose(_ context.Context, available, _ []string, n int) ([]string, error) {
+func (c *chooser) Choose(_ context.Context, available, include []string, n int) ([]string, error) {
+	c.include = include
 	return c.answer(available, n)
 }
 

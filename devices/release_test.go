@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,4 +56,30 @@ func TestManager_SurvivesPanics(t *testing.T) {
 	inject(t, m, p)
 	require.NoError(t, m.Update(gpu, rude{}, []devices.Device{{ID: "a"}, {ID: "b"}}))
 	require.ErrorContains(t, m.PreStart(t.Context(), p, "c"), "panic: rude")
+}
+
+// verbose is a plugin whose answers are as large as a message may be, and larger in JSON.
+type verbose struct{ size int }
+
+func (v *verbose) Allocate(context.Context, []string) (runtime.Injection, error) {
+	return runtime.Injection{Env: map[string]string{"GPUS": strings.Repeat("x", v.size)}}, nil
+}
+
+// What a plugin answers cannot make the state file larger than what is read of it, which would lose all allocations.
+func TestManager_StoresNoMoreThanItReads(t *testing.T) {
+	file, plugin := stateFile(t), &verbose{size: 9 << 20}
+	m := newManager(t, file)
+	require.NoError(t, m.Update(gpu, plugin, healthy("a", "b")))
+	one, two := pod("one", container("c", 1)), pod("two", container("c", 1))
+	inject(t, m, one)
+	_, err := m.Inject(t.Context(), two, &two.Spec.Containers[0], false)
+	require.ErrorContains(t, err, "store allocations")
+	require.Empty(t, m.Allocations(two.UID), "the device is free")
+	plugin.size = 1
+	require.Equal(t, "x", inject(t, m, two))
+
+	restarted := newManager(t, file)
+	uids, err := restarted.PodUIDs()
+	require.NoError(t, err)
+	require.Equal(t, []types.UID{one.UID, two.UID}, uids)
 }

@@ -15,12 +15,16 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/sublet-dev/agent/devices"
+	"github.com/sublet-dev/agent/internal/text"
 	"github.com/sublet-dev/agent/runtime"
 )
 
 // maxMessageBytes bounds a message of a plugin: a list of 10,000 devices has about one
 // megabyte.
 const maxMessageBytes = 4 << 20
+
+// maxErrorLength bounds what is repeated of an error of a plugin: it is reported with the pod, and logged.
+const maxErrorLength = 1024
 
 // plugin is the client of a device plugin.
 type plugin struct {
@@ -52,7 +56,7 @@ func dial(ctx context.Context, path string, timeout time.Duration) (*plugin, err
 	// The registration may have the options too, but says nothing about the socket: some plugins
 	// register a moment before they serve, and do not notice if they are lost.
 	if p.options, err = p.client.GetDevicePluginOptions(ctx, &api.Empty{}, grpc.WaitForReady(true)); err != nil {
-		return nil, errors.Join(fmt.Errorf("device plugin at %s does not answer: %w", path, err), conn.Close())
+		return nil, errors.Join(fmt.Errorf("device plugin at %s does not answer: %w", path, text.Error(err, maxErrorLength)), conn.Close())
 	}
 	return p, nil
 }
@@ -92,18 +96,23 @@ func (p *plugin) watch(ctx context.Context, update func([]devices.Device) error)
 	}
 }
 
+// failed returns an error of a plugin, which names it.
+func (p *plugin) failed(err error) error {
+	return fmt.Errorf("device plugin at %s: %w", p.path, text.Error(err, maxErrorLength))
+}
+
 // Allocate implements devices.Plugin.
 func (p *plugin) Allocate(ctx context.Context, ids []string) (runtime.Injection, error) {
 	r, err := p.client.Allocate(ctx, &api.AllocateRequest{ContainerRequests: []*api.ContainerAllocateRequest{{DevicesIds: ids}}})
 	if err != nil {
-		return runtime.Injection{}, fmt.Errorf("device plugin at %s: %w", p.path, err)
+		return runtime.Injection{}, p.failed(err)
 	}
 	if n := len(r.GetContainerResponses()); n != 1 {
 		return runtime.Injection{}, fmt.Errorf("device plugin at %s answered for %d containers, was asked for one", p.path, n)
 	}
 	injection, err := translate(r.GetContainerResponses()[0])
 	if err != nil {
-		return runtime.Injection{}, fmt.Errorf("device plugin at %s: invalid answer: %w", p.path, err)
+		return runtime.Injection{}, p.failed(fmt.Errorf("invalid answer: %w", err))
 	}
 	return injection, nil
 }
@@ -158,7 +167,7 @@ func (p *plugin) Choose(ctx context.Context, available, include []string, n int)
 		AvailableDeviceIDs: available, MustIncludeDeviceIDs: include, AllocationSize: int32(min(n, len(available))), //nolint:gosec // a count of devices
 	}}})
 	if err != nil {
-		return nil, fmt.Errorf("device plugin at %s: %w", p.path, err)
+		return nil, p.failed(err)
 	}
 	if len(r.GetContainerResponses()) != 1 {
 		return nil, fmt.Errorf("device plugin at %s answered for %d containers, was asked for one", p.path, len(r.GetContainerResponses()))
@@ -172,7 +181,7 @@ type preStarter struct{ *plugin }
 // PreStart implements devices.PreStarter.
 func (p preStarter) PreStart(ctx context.Context, ids []string) error {
 	if _, err := p.client.PreStartContainer(ctx, &api.PreStartContainerRequest{DevicesIds: ids}); err != nil {
-		return fmt.Errorf("device plugin at %s: %w", p.path, err)
+		return p.failed(err)
 	}
 	return nil
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/pathname"
+	"github.com/sublet-dev/agent/internal/text"
 	"github.com/sublet-dev/agent/internal/unixsocket"
 )
 
@@ -251,7 +252,7 @@ func (s *Server) watch(ctx context.Context, name corev1.ResourceName, p *plugin,
 	if s.isCurrent(name, w) {
 		s.cfg.Devices.Disconnect(name, w.provider)
 	}
-	log.Info("device plugin disconnected", logattr.Err(err))
+	log.Info("device plugin disconnected", logattr.Err(text.Error(err, maxErrorLength)))
 	if err := p.conn.Close(); err != nil {
 		log.Debug("close failed", logattr.Err(err))
 	}

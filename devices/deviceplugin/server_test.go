@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	gpu  corev1.ResourceName = "vendor.example/gpu"
-	soon                     = 30 * time.Second // what takes milliseconds on an idle machine
+	soon                     = time.Minute // what takes milliseconds on an idle machine
 )
 
 // fakePlugin is a device plugin on a socket.

@@ -1,0 +1,49 @@
+package cpumanager
+
+import (
+	"maps"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/topology"
+)
+
+// CPUs returns the exclusive CPUs of a container, as the pod resources API has them. While the
+// stored assignments cannot be read, there are none.
+func (m *Manager) CPUs(uid types.UID, container string) topology.Set {
+	return m.reported(uid, container).CPUs
+}
+
+// Memory returns the NUMA nodes to which the memory of a container is confined, and how many bytes of
+// it are set aside there, as the pod resources API has them. There are no nodes if it is not confined.
+func (m *Manager) Memory(uid types.UID, container string) (nodes topology.Set, bytes int64) {
+	a := m.reported(uid, container)
+	return a.MemoryNodes, a.Memory
+}
+
+// reported returns what a container has.
+func (m *Manager) reported(uid types.UID, container string) assignment {
+	m.file.ReportOnce(m.load(), func(err error) { m.cfg.Logger.Error("cpu assignments not reported", logattr.Err(err)) })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.pods[uid][container].effective()
+}
+
+// AllocatableCPUs returns the CPUs that can be exclusive.
+func (m *Manager) AllocatableCPUs() topology.Set {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.topology.Online().Minus(m.cfg.Reserved)
+}
+
+// AllocatableMemory returns the bytes of each NUMA node that containers can be confined to. There are
+// none without Config.MemoryAffinity.
+func (m *Manager) AllocatableMemory() map[int]int64 {
+	if !m.cfg.MemoryAffinity {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.topology.Memory)
+}
