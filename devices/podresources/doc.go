@@ -2,7 +2,7 @@
 // (k8s.io/kubelet/pkg/apis/podresources): which devices each container has. Agents that
 // monitor devices, such as DCGM's exporter, ask it to know whose figures they see.
 //
-// CPUs are those that a container has for itself, if Config.CPUs is set. The devices of
-// ResourceClaims are those of the requests that a container uses, if Config.Claims is set. Memory
-// is left out: this agent assigns none.
+// CPUs are those that a container has for itself, if Config.CPUs is set, and memory is what it has of
+// the NUMA nodes that it is confined to, if Config.Memory is set. The devices of ResourceClaims are
+// those of the requests that a container uses, if Config.Claims is set.
 package podresources

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,6 +50,14 @@ type CPUs interface {
 	AllocatableCPUs() topology.Set
 }
 
+// Memory knows to which NUMA nodes the memory of containers is confined. *cpumanager.Manager does.
+type Memory interface {
+	// Memory returns these nodes, none if it is not confined, and how many bytes the container has there.
+	Memory(uid types.UID, container string) (nodes topology.Set, bytes int64)
+	// AllocatableMemory returns the bytes that containers can have of each node.
+	AllocatableMemory() map[int]int64
+}
+
 // Claims knows which devices containers have by ResourceClaims. *dra.Manager does.
 type Claims interface {
 	DynamicResources(pod *corev1.Pod, container *corev1.Container) []*api.DynamicResource
@@ -63,6 +72,7 @@ type Config struct {
 	Pods    func() []*corev1.Pod
 	Devices Devices      // default: there are no devices of plugins
 	CPUs    CPUs         // default: no container has CPUs for itself
+	Memory  Memory       // default: no container is confined to the memory of NUMA nodes
 	Claims  Claims       // default: no container has devices by ResourceClaims
 	Logger  *slog.Logger // default: discard
 }
@@ -151,12 +161,18 @@ func (s *Server) Get(_ context.Context, req *api.GetPodResourcesRequest) (*api.G
 	return nil, status.Errorf(codes.NotFound, "no pod %q in namespace %q runs on this node", req.GetPodName(), req.GetPodNamespace())
 }
 
-// GetAllocatableResources returns the healthy devices, allocated or not, and the CPUs that
-// containers can have for themselves.
+// GetAllocatableResources returns the healthy devices, allocated or not, the CPUs that containers
+// can have for themselves, and the memory that they can be confined to.
 func (s *Server) GetAllocatableResources(context.Context, *api.AllocatableResourcesRequest) (*api.AllocatableResourcesResponse, error) {
 	r := &api.AllocatableResourcesResponse{}
 	if s.cfg.CPUs != nil {
 		r.CpuIds = cpuIDs(s.cfg.CPUs.AllocatableCPUs())
+	}
+	if s.cfg.Memory != nil {
+		all := s.cfg.Memory.AllocatableMemory()
+		for _, node := range slices.Sorted(maps.Keys(all)) {
+			r.Memory = append(r.Memory, containerMemory(topology.NewSet(node), all[node])...)
+		}
 	}
 	for name, list := range s.cfg.Devices.Devices() {
 		list = slices.DeleteFunc(list, func(d devices.Device) bool { return !d.Healthy })
@@ -197,10 +213,25 @@ func (s *Server) containerResources(pod *corev1.Pod, c *corev1.Container, list [
 	if s.cfg.CPUs != nil {
 		r.CpuIds = cpuIDs(s.cfg.CPUs.CPUs(pod.UID, c.Name))
 	}
+	if s.cfg.Memory != nil {
+		r.Memory = containerMemory(s.cfg.Memory.Memory(pod.UID, c.Name))
+	}
 	if s.cfg.Claims != nil {
 		r.DynamicResources = s.cfg.Claims.DynamicResources(pod, c)
 	}
 	return r
+}
+
+// containerMemory returns the entry for memory of NUMA nodes, none without nodes.
+func containerMemory(nodes topology.Set, bytes int64) []*api.ContainerMemory {
+	if nodes.Len() == 0 {
+		return nil
+	}
+	entry := &api.ContainerMemory{MemoryType: string(corev1.ResourceMemory), Size: uint64(max(bytes, 0)), Topology: &api.TopologyInfo{}}
+	for _, id := range nodes.IDs() {
+		entry.Topology.Nodes = append(entry.Topology.Nodes, &api.NUMANode{ID: int64(id)})
+	}
+	return []*api.ContainerMemory{entry}
 }
 
 func cpuIDs(cpus topology.Set) []int64 {

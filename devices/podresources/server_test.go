@@ -3,6 +3,7 @@ package podresources_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -207,6 +208,41 @@ func TestServer_ReportsCPUs(t *testing.T) {
 	all, err := c.GetAllocatableResources(t.Context(), &api.AllocatableResourcesRequest{})
 	require.NoError(t, err)
 	require.Equal(t, []int64{1, 2, 3}, all.GetCpuIds())
+}
+
+// fakeMemory is what each container has of the first two of three NUMA nodes.
+type fakeMemory map[string]int64
+
+func (f fakeMemory) Memory(uid types.UID, container string) (topology.Set, int64) {
+	if bytes, ok := f[string(uid)+"/"+container]; ok {
+		return topology.NewSet(0, 1), bytes
+	}
+	return topology.Set{}, 0
+}
+func (fakeMemory) AllocatableMemory() map[int]int64 { return map[int]int64{0: 8, 2: 4} }
+
+func TestServer_ReportsMemory(t *testing.T) {
+	c := serve(t, podresources.Config{
+		Pods:   func() []*corev1.Pod { return []*corev1.Pod{pod("p", corev1.PodRunning, "main", "other")} },
+		Memory: fakeMemory{"p/main": 5},
+	})
+	text := func(list []*api.ContainerMemory) (out []string) {
+		for _, m := range list {
+			entry := fmt.Sprintf("%s %d", m.GetMemoryType(), m.GetSize())
+			for _, n := range m.GetTopology().GetNodes() {
+				entry += fmt.Sprintf(" @%d", n.GetID())
+			}
+			out = append(out, entry)
+		}
+		return out
+	}
+	list, err := c.List(t.Context(), &api.ListPodResourcesRequest{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"memory 5 @0 @1"}, text(list.GetPodResources()[0].GetContainers()[0].GetMemory()))
+	require.Empty(t, list.GetPodResources()[0].GetContainers()[1].GetMemory())
+	all, err := c.GetAllocatableResources(t.Context(), &api.AllocatableResourcesRequest{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"memory 8 @0", "memory 4 @2"}, text(all.GetMemory()))
 }
 
 // fakeClaims are those of each container, by name.
