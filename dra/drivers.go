@@ -17,14 +17,19 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/dra/v1"
+	apibeta "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/text"
 	"github.com/sublet-dev/agent/pluginregistry"
 )
 
 // maxMessageBytes bounds a message of a driver.
 const maxMessageBytes = 4 << 20
+
+// maxErrorLength bounds what is repeated of an error of a driver: it is reported with the pod, and logged.
+const maxErrorLength = 1024
 
 // maxReconnectDelay bounds the time until a driver that was started again is noticed.
 const maxReconnectDelay = 3 * time.Second
@@ -89,8 +94,9 @@ var _ pluginregistry.Handler = (*Manager)(nil)
 
 // Register implements pluginregistry.Handler for plugins of the type DRAPlugin.
 func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
-	if !slices.Contains(p.Versions, api.DRAPluginService) {
-		return fmt.Errorf("dra: driver %s supports %v, must support %s", p.Name, p.Versions, api.DRAPluginService)
+	isBeta := !slices.Contains(p.Versions, api.DRAPluginService)
+	if isBeta && !slices.Contains(p.Versions, apibeta.DRAPluginService) {
+		return fmt.Errorf("dra: driver %s supports %v, must support %s or %s", p.Name, p.Versions, api.DRAPluginService, apibeta.DRAPluginService)
 	}
 	if !filepath.IsAbs(p.Endpoint) {
 		return fmt.Errorf("dra: driver %s: endpoint %q must be an absolute path", p.Name, p.Endpoint)
@@ -114,6 +120,10 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 		return fmt.Errorf("dra: driver %s: %w", p.Name, err)
 	}
 	d := &driver{m: m, socket: p.Socket, conn: conn, client: api.NewDRAPluginClient(conn)}
+	if isBeta { // of a driver that is older than Kubernetes 1.34
+		d.client = apibeta.V1Beta1ClientWrapper{DRAPluginClient: apibeta.NewDRAPluginClient(conn)}
+	}
+	conn.Connect() // also without calls, for preferred
 	m.mu.Lock()
 	m.drivers[p.Name] = append(m.drivers[p.Name], d)
 	if m.cfg.Node != nil {
@@ -151,31 +161,46 @@ func (m *Manager) Deregister(_ context.Context, p pluginregistry.Plugin) {
 	m.cfg.Logger.Info("dra driver deregistered", slog.String("driver", p.Name))
 }
 
-// call calls the driver of that name that registered last. The error names the driver.
+// preferred returns the driver of a list that registered last, of those that can be reached if there are any: during
+// an upgrade the new one may end before the old one. It returns nil for an empty list. Manager.mu is locked.
+func preferred(list []*driver) *driver {
+	for _, d := range slices.Backward(list) {
+		if state := d.conn.GetState(); state == connectivity.Ready || state == connectivity.Connecting {
+			return d
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return list[len(list)-1]
+}
+
+// call calls the preferred driver of that name. The error names the driver.
 func (m *Manager) call(ctx context.Context, name, method string, claim *claimState, f func(context.Context, api.DRAPluginClient) error) error {
 	m.mu.Lock()
-	var last *driver
-	if list := m.drivers[name]; len(list) > 0 {
-		last = list[len(list)-1] // here, as Deregister changes the list in place
-	}
+	d := preferred(m.drivers[name]) // here, as Deregister changes the list in place
 	m.mu.Unlock()
-	if last == nil {
-		return fmt.Errorf("%w: %s: is its plugin running?", ErrNoDriver, name)
+	if d == nil {
+		return noDriver(name)
 	}
 	start := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, m.cfg.CallTimeout)
 	defer cancel()
-	err := f(bounded, last.client)
+	err := f(bounded, d.client)
 	switch {
 	case err != nil && ctx.Err() == nil && (errors.Is(bounded.Err(), context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded):
 		err = fmt.Errorf("driver %s: %s: no answer within %v", name, method, m.cfg.CallTimeout)
 	case err != nil:
-		err = fmt.Errorf("driver %s: %s: %w", name, method, err)
+		err = fmt.Errorf("driver %s: %s: %w", name, method, text.Error(err, maxErrorLength))
 	}
 	if m.cfg.Hooks.Called != nil {
 		m.cfg.Hooks.Called(Call{name, method, claim.Namespace, claim.Name, time.Since(start), err})
 	}
 	return err
+}
+
+func noDriver(name string) error {
+	return fmt.Errorf("%w: %s: is its plugin running?", ErrNoDriver, name)
 }
 
 // prepare has a driver prepare a claim.

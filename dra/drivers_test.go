@@ -3,9 +3,11 @@ package dra_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	goruntime "runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	api "k8s.io/kubelet/pkg/apis/dra/v1"
+	apibeta "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 
 	"github.com/sublet-dev/agent/dra"
 )
@@ -84,6 +87,53 @@ func TestManager_SetsDriversOfTheNode(t *testing.T) {
 	kill()
 	m.Deregister(t.Context(), p)
 	cluster.requireDrivers(t)
+}
+
+// Drivers that are older than Kubernetes 1.34 have version v1beta1 of the API alone.
+func TestManager_CallsV1beta1Drivers(t *testing.T) {
+	d := new(fakeDriver)
+	m := newManager(t, stateFile(t), fakeClaims{"a": claim("a", "gpu.vendor.example")})
+	p := serveAs(t, func(s *grpc.Server) { apibeta.RegisterDRAPluginServer(s, apibeta.V1ServerWrapper{DRAPluginServer: d}) })
+	p.Versions = []string{"v1beta1.DRAPlugin"}
+	register(t, m, p)
+	require.Equal(t, []string{"vendor.example/gpu=a", "vendor.example/link=0"}, inject(t, m, pod("p", "a"), false))
+	require.NoError(t, m.Release(t.Context(), "p"))
+	require.Equal(t, []string{"prepare a", "unprepare a"}, d.taken())
+}
+
+// The new driver of an upgrade that is killed leaves its sockets: the old one, which still runs, is called.
+func TestManager_CallsTheDriverThatRuns(t *testing.T) {
+	d := new(fakeDriver)
+	m := newManager(t, stateFile(t), fakeClaims{"a": claim("a", "gpu.vendor.example"), "b": claim("b", "gpu.vendor.example")})
+	p := serve(t, d)
+	register(t, m, p)
+	inject(t, m, pod("one", "a"), false)
+	killed := p
+	killed.Socket, killed.Endpoint = p.Socket+"-next", p.Endpoint+"-next"
+	register(t, m, killed)
+	two := pod("two", "b")
+	require.Eventually(t, func() bool {
+		_, err := m.Inject(t.Context(), two, &two.Spec.Containers[0], false)
+		return err == nil
+	}, time.Minute, time.Millisecond)
+	require.Equal(t, []string{"prepare a", "prepare b"}, d.taken())
+}
+
+// What a driver answers does not flood the statuses of pods and logs.
+func TestManager_BoundsErrorsOfDrivers(t *testing.T) {
+	d, huge := new(fakeDriver), "no power: "+strings.Repeat("x", 1<<20)
+	m := newManager(t, stateFile(t), fakeClaims{"a": claim("a", "gpu.vendor.example")})
+	register(t, m, serve(t, d))
+	for _, set := range []func(){
+		func() { d.answers(huge, nil) },
+		func() { d.answers("", errors.New(huge)) },
+		func() { d.answers("", nil); d.cdi = huge },
+	} {
+		set()
+		err := injectErr(t, m, pod("p", "a"))
+		require.ErrorContains(t, err, "no power: xxx")
+		require.Less(t, len(err.Error()), 2048)
+	}
 }
 
 // An agent that stops does not deregister its drivers, and watches them no longer.

@@ -1,6 +1,7 @@
 package dra_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,6 +38,7 @@ type fakeDriver struct {
 	answer func(method string, claim *api.Claim) (text string, err error) // text is the error of the claim
 	cdi    string                                                         // instead of a valid name
 	silent bool                                                           // it answers for no claim
+	device string                                                         // instead of "link"
 }
 
 func (d *fakeDriver) call(ctx context.Context, method string, claim *api.Claim) (string, error) {
@@ -90,7 +92,7 @@ func (d *fakeDriver) NodePrepareResources(ctx context.Context, r *api.NodePrepar
 		}
 		out.Claims[c.GetUid()] = &api.NodePrepareResourceResponse{Error: text, Devices: []*api.Device{
 			{RequestNames: []string{"gpu/large"}, PoolName: "node", DeviceName: "gpu0", CdiDeviceIds: []string{cdi}, ShareId: &share},
-			{PoolName: "node", DeviceName: "link", CdiDeviceIds: []string{"vendor.example/link=0"}},
+			{PoolName: "node", DeviceName: cmp.Or(d.device, "link"), CdiDeviceIds: []string{"vendor.example/link=0"}},
 		}}
 	}
 	return out, nil
@@ -113,6 +115,12 @@ func (d *fakeDriver) NodeUnprepareResources(ctx context.Context, r *api.NodeUnpr
 // serve serves a driver until the test ends.
 func serve(t *testing.T, d *fakeDriver) pluginregistry.Plugin {
 	t.Helper()
+	return serveAs(t, func(s *grpc.Server) { api.RegisterDRAPluginServer(s, d) })
+}
+
+// serveAs is serve with the services that are added to the server.
+func serveAs(t *testing.T, add func(*grpc.Server)) pluginregistry.Plugin {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // a short path for the socket
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
@@ -120,7 +128,7 @@ func serve(t *testing.T, d *fakeDriver) pluginregistry.Plugin {
 	l, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	s := grpc.NewServer()
-	api.RegisterDRAPluginServer(s, d)
+	add(s)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {

@@ -183,6 +183,11 @@ func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *clai
 		m.mu.Unlock()
 	}
 	if err := m.save(); err != nil {
+		m.mu.Lock() // to be prepared again: what cannot be stored must not prevent others from being stored
+		defer m.mu.Unlock()
+		for _, driver := range missing {
+			state.Drivers[driver] = nil
+		}
 		return err
 	}
 	if len(missing) > 0 {
@@ -191,7 +196,8 @@ func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *clai
 	return nil
 }
 
-// use records that a pod uses a claim. A claim that was allocated other devices waits until its former ones are released.
+// use records that a pod uses a claim. A claim that was allocated other devices waits until its former ones are released. Without
+// a driver that is to prepare it nothing is recorded: the pod would wait for its release, by a driver that may never come.
 func (m *Manager) use(pod *corev1.Pod, claim *resourcev1.ResourceClaim) (*claimState, error) {
 	allocation := allocationOf(claim)
 	m.mu.Lock()
@@ -208,13 +214,18 @@ func (m *Manager) use(pod *corev1.Pod, claim *resourcev1.ResourceClaim) (*claimS
 		for _, r := range claim.Status.Allocation.Devices.Results {
 			state.Drivers[r.Driver] = nil
 		}
-		m.claims[claim.UID] = state
-		m.file.Changed()
 	}
-	if !slices.Contains(state.Pods, pod.UID) {
-		state.Pods = append(state.Pods, pod.UID)
-		m.file.Changed()
+	if slices.Contains(state.Pods, pod.UID) {
+		return state, nil
 	}
+	for _, driver := range state.unprepared() {
+		if len(m.drivers[driver]) == 0 {
+			return nil, noDriver(driver)
+		}
+	}
+	m.claims[claim.UID] = state
+	state.Pods = append(state.Pods, pod.UID)
+	m.file.Changed()
 	return state, nil
 }
 

@@ -146,7 +146,6 @@ func TestManager_SurvivesBadDrivers(t *testing.T) {
 	require.ErrorContains(t, m.Release(t.Context(), "p"), "it did not answer for the claim")
 	d.silent = false
 	require.NoError(t, m.Release(t.Context(), "p"))
-	require.ErrorIs(t, m.Release(t.Context(), "q"), dra.ErrNoDriver, "it may have been prepared by a process that was killed")
 }
 
 // That a pod uses a claim is stored before the driver is asked: it is released also if the agent is killed meanwhile.
@@ -339,4 +338,30 @@ func TestManager_ExtendedResources(t *testing.T) {
 	require.Len(t, both.Spec.ResourceClaims, 1, "the pod is not changed")
 	both.UID, both.Status.ExtendedResourceClaimStatus.ResourceClaimName = "none", "none"
 	require.ErrorContains(t, injectErr(t, m, both), "resource claim for extended resources: ResourceClaim none: ")
+}
+
+// What a driver answers cannot make the state file larger than what is read of it, which would lose all claims, and does not
+// prevent those of others from being stored.
+func TestManager_StoresNoMoreThanItReads(t *testing.T) {
+	d, file := new(fakeDriver), stateFile(t)
+	claims := fakeClaims{"a": claim("a", gpuDriver), "b": claim("b", gpuDriver), "c": claim("c", gpuDriver)}
+	plugin := serve(t, d)
+	m := newManager(t, file, claims)
+	register(t, m, plugin)
+	inject(t, m, pod("one", "a"), false)
+	d.device = strings.Repeat("<", 3<<20) // has six times the size in JSON
+	for range 2 {
+		require.ErrorContains(t, injectErr(t, m, pod("two", "b")), "store prepared claims")
+	}
+	d.device = ""
+	inject(t, m, pod("three", "c"), false)
+
+	m = newManager(t, file, claims)
+	register(t, m, plugin)
+	d.taken()
+	inject(t, m, pod("one", "a"), true)
+	inject(t, m, pod("three", "c"), true)
+	require.Empty(t, d.taken(), "they are known")
+	inject(t, m, pod("two", "b"), false)
+	require.Equal(t, []string{"prepare b"}, d.taken())
 }

@@ -113,3 +113,30 @@ func TestManager_HasUnreleased(t *testing.T) {
 	require.NoError(t, m.Release(t.Context(), "one"))
 	assert.False(t, m.HasUnreleased(p))
 }
+
+// A pod that waits for a driver can end without it, as nothing was prepared: the driver may never come. One whose claim the
+// driver may have prepared waits for its release.
+func TestManager_ReleasesWithoutADriverThatNeverCame(t *testing.T) {
+	file, d := stateFile(t), new(fakeDriver)
+	m := newManager(t, file, fakeClaims{"a": claim("a", gpuDriver, "z.example"), "b": claim("b", gpuDriver)})
+	plugin := serve(t, d)
+	register(t, m, plugin)
+	both := pod("one", "a")
+	require.ErrorIs(t, injectErr(t, m, both), dra.ErrNoDriver)
+	assert.Empty(t, d.taken(), "the other driver is missing")
+	assert.False(t, m.HasUnreleased(both))
+	require.NoError(t, m.Release(t.Context(), "one"))
+	require.NoFileExists(t, file)
+
+	inject(t, m, pod("two", "b"), false)
+	m.Deregister(t.Context(), plugin)
+	inject(t, m, pod("three", "b"), false)
+	require.NoError(t, m.Release(t.Context(), "two"))
+	require.ErrorIs(t, m.Release(t.Context(), "three"), dra.ErrNoDriver)
+	require.ErrorIs(t, injectErr(t, m, pod("four", "b")), dra.ErrNoDriver, "the release has begun")
+	register(t, m, plugin)
+	require.NoError(t, m.Release(t.Context(), "four"), "it has not used the claim")
+	require.NoError(t, m.Release(t.Context(), "three"))
+	require.Equal(t, []string{"prepare b", "unprepare b"}, d.taken())
+	require.Empty(t, stored(t, file))
+}
