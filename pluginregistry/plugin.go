@@ -15,10 +15,14 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/text"
 )
 
 // maxMessageBytes bounds what a plugin says about itself.
 const maxMessageBytes = 64 << 10
+
+// maxErrorLength bounds what is logged of an error of a plugin, and what a plugin gets of that of a handler.
+const maxErrorLength = 1024
 
 // serve registers the plugin at a socket until that succeeds, and deregisters it when
 // removed is done. At the end of run it returns and leaves the plugin registered.
@@ -46,8 +50,9 @@ func (r *Registry) serve(run, removed context.Context, path string) {
 			}
 			return
 		}
-		if text := err.Error(); text != lastErr && ctx.Err() == nil {
-			lastErr = text
+		err = text.Error(err, maxErrorLength)
+		if message := err.Error(); message != lastErr && ctx.Err() == nil {
+			lastErr = message
 			log.Warn("plugin registration failed", logattr.Err(err))
 		}
 		retry.Reset(wait)
@@ -82,7 +87,7 @@ func (r *Registry) register(ctx context.Context, path string) (Plugin, error) {
 	rejection := r.offer(ctx, p)
 	answer := &api.RegistrationStatus{PluginRegistered: rejection == nil}
 	if rejection != nil {
-		answer.Error = rejection.Error()
+		answer.Error = text.Error(rejection, maxErrorLength).Error()
 	}
 	notifyCtx, cancelNotify := context.WithTimeout(ctx, r.cfg.CallTimeout)
 	defer cancelNotify()

@@ -67,6 +67,7 @@ type Registry struct {
 	// By path; only Run uses them.
 	known   map[string]*socket
 	removed map[string]<-chan struct{} // closed when the plugin that was there is deregistered
+	unread  map[string]bool            // what could not be read in the last scan
 }
 
 // New returns a Registry. It checks cfg and does no I/O.
@@ -199,15 +200,29 @@ func isClosed(done <-chan struct{}) bool {
 }
 
 // sockets returns the sockets in the directory. Names that begin with a dot are left out,
-// as in the kubelet.
+// as in the kubelet. Known ones below what cannot be read are among them: they are not gone.
 func (r *Registry) sockets() (map[string]fileID, error) {
-	found := map[string]fileID{}
+	found, unread := map[string]fileID{}, map[string]bool{}
+	keep := func(path string, err error) {
+		if errors.Is(err, fs.ErrNotExist) {
+			return // removed meanwhile
+		}
+		for known, s := range r.known {
+			if known == path || strings.HasPrefix(known, path+string(filepath.Separator)) {
+				found[known] = s.id
+			}
+		}
+		if unread[path] = true; !r.unread[path] {
+			r.cfg.Logger.Warn("plugin sockets not read", slog.String("path", path), logattr.Err(err))
+		}
+	}
 	err := filepath.WalkDir(r.cfg.Dir, func(path string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil && path == r.cfg.Dir:
 			return err
 		case err != nil:
-			return nil //nolint:nilerr // removed meanwhile
+			keep(path, err)
+			return nil
 		case strings.HasPrefix(e.Name(), ".") && path != r.cfg.Dir && e.IsDir():
 			return fs.SkipDir
 		case strings.HasPrefix(e.Name(), ".") || e.Type()&fs.ModeSocket == 0:
@@ -215,7 +230,8 @@ func (r *Registry) sockets() (map[string]fileID, error) {
 		}
 		info, err := e.Info()
 		if err != nil {
-			return nil //nolint:nilerr // removed meanwhile
+			keep(path, err)
+			return nil
 		}
 		id := fileID{modTime: info.ModTime()}
 		if st, ok := info.Sys().(*syscall.Stat_t); ok {
@@ -224,5 +240,6 @@ func (r *Registry) sockets() (map[string]fileID, error) {
 		found[path] = id
 		return nil
 	})
+	r.unread = unread
 	return found, err
 }

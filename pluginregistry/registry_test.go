@@ -236,6 +236,17 @@ func TestRun_RetriesRejectedPlugins(t *testing.T) {
 	become(t, h, map[string]string{"a.sock": "later"})
 }
 
+// An error of a handler, which may have the answer of a plugin, floods neither the plugin nor logs.
+func TestRun_BoundsErrors(t *testing.T) {
+	dir, h := start(t)
+	h.set(func() { h.reject = errors.New("no power: " + strings.Repeat("x", 1<<20)) })
+	p := plugin("a")
+	p.serve(t, filepath.Join(dir, "a.sock"))
+	require.Eventually(t, func() bool { return p.lastAnswer() != nil }, testTimeout, time.Millisecond)
+	assert.True(t, strings.HasPrefix(p.lastAnswer().GetError(), "no power: xxx"))
+	assert.Less(t, len(p.lastAnswer().GetError()), 2048)
+}
+
 // A plugin that does not take its registration is not registered.
 func TestRun_TakesBackWhatIsNotTaken(t *testing.T) {
 	dir, h := start(t)
