@@ -23,6 +23,9 @@ const (
 	ReasonNodePorts    = "NodePorts"
 	ReasonTaint        = "TaintToleration"
 	ReasonOS           = "PodOSNotSupported"
+	ReasonOSLabel      = "PodOSSelectorNodeLabelDoesNotMatch"
+	ReasonGroupsPolicy = "SupplementalGroupsPolicyNotSupported"
+	ReasonAppArmor     = "AppArmor"
 	ReasonUnsupported  = "PodFeatureUnsupported"
 	ReasonSysctl       = "SysctlForbidden"
 )
@@ -55,6 +58,12 @@ type Config struct {
 	// Kernel is the release of the node's kernel, such as 6.1.0-32-amd64. Some
 	// sysctls are safe only from a certain release on. Default: all are safe.
 	Kernel string
+	// StrictGroups reports whether the runtime supports supplementalGroupsPolicy Strict, as far as is
+	// known. It must not block. Default: it does.
+	StrictGroups func() bool
+	// NoAppArmor says that the kernel cannot confine containers with AppArmor: pods that are to be
+	// confined are rejected. See HasAppArmor.
+	NoAppArmor bool
 	// Unsupported returns the fields of a pod that the node does not support.
 	// Default: podspec.Unsupported.
 	Unsupported func(*corev1.Pod) field.ErrorList
@@ -102,7 +111,7 @@ func New(cfg Config) (*Admitter, error) {
 	a := &Admitter{cfg: cfg}
 	// The reported reason is the first one, in the kubelet's order. A critical pod is not rejected for want of
 	// resources if it has another reason: pods are preempted for resources only, not for ports.
-	first := []check{a.system, a.features, a.sysctls}
+	first := []check{a.system, a.groupsPolicy, a.appArmor, a.features, a.sysctls}
 	a.checks = slices.Concat(first, []check{a.checkResources, a.affinity, a.nodeName, a.ports, a.taints})
 	a.criticalChecks = slices.Concat(first, []check{a.affinity, a.nodeName, a.ports, a.taints, a.checkResources})
 	return a, nil
@@ -169,13 +178,29 @@ func (a *Admitter) features(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResul
 	return podspec.Rejected(ReasonUnsupported, "Pod uses fields that this node does not support: "+strings.Join(parts, "; "))
 }
 
+// system rejects a pod for another operating system than the node's, by its label or its spec.
 func (a *Admitter) system(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
-	want := pod.Spec.OS
-	if want == nil || string(want.Name) == a.cfg.Labels[corev1.LabelOSStable] {
+	have := a.cfg.Labels[corev1.LabelOSStable]
+	if label, ok := pod.Labels[corev1.LabelOSStable]; ok && label != have {
+		return podspec.Rejected(ReasonOSLabel, fmt.Sprintf("The label %s of the pod is %q, that of the node %q", corev1.LabelOSStable, label, have))
+	}
+	if want := pod.Spec.OS; want != nil && string(want.Name) != have {
+		return podspec.Rejected(ReasonOS, fmt.Sprintf("Failed to admit pod as the OS field doesn't match node OS: pod wants %s, node is %s", want.Name, have))
+	}
+	return podspec.Admitted()
+}
+
+// groupsPolicy rejects a pod with a supplementalGroupsPolicy that the runtime would ignore: its
+// containers would have groups of their image.
+func (a *Admitter) groupsPolicy(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {
+	sc := pod.Spec.SecurityContext
+	if sc == nil || sc.SupplementalGroupsPolicy == nil || *sc.SupplementalGroupsPolicy != corev1.SupplementalGroupsPolicyStrict {
 		return podspec.Admitted()
 	}
-	return podspec.Rejected(ReasonOS, fmt.Sprintf("Failed to admit pod as the OS field doesn't match node OS: pod wants %s, node is %s",
-		want.Name, a.cfg.Labels[corev1.LabelOSStable]))
+	if a.cfg.StrictGroups == nil || a.cfg.StrictGroups() {
+		return podspec.Admitted()
+	}
+	return podspec.Rejected(ReasonGroupsPolicy, "The runtime does not support supplementalGroupsPolicy Strict")
 }
 
 func (a *Admitter) nodeName(pod *corev1.Pod, _ []*corev1.Pod) podspec.AdmitResult {

@@ -77,6 +77,8 @@ func TestAdmitter_Resources(t *testing.T) {
 		"not counted, static": {static(requesting(t, "a", "{ephemeral-storage: 1Ti}")), nil, "", ""},
 		"a device, static":    {static(pod(t, "a", "{containers: [{name: a, image: i, resources: {limits: {'x.io/gpu': 1}}}]}")), nil, "OutOfx.io/gpu", "capacity: 0"},
 		"a device, sent here": {pod(t, "a", "{containers: [{name: a, image: i, resources: {limits: {'x.io/gpu': 1}}}]}"), nil, "", ""},
+		"cpu overflows":       {requesting(t, "a", "{cpu: 10P}"), nil, "OutOfcpu", fmt.Sprintf("requested: %d, used: 0, capacity: 2000", int64(math.MaxInt64))},
+		"memory overflows":    {requesting(t, "a", "{memory: 10E}"), nil, "OutOfmemory", fmt.Sprintf("requested: %d, used: 0", int64(math.MaxInt64))},
 		"sum overflows":       {requesting(t, "a", "{memory: 1}"), []*corev1.Pod{requesting(t, "b", "{memory: 8Ei}"), requesting(t, "c", "{memory: 8Ei}")}, "OutOfmemory", fmt.Sprint("used: ", int64(math.MaxInt64))},
 	} {
 		t.Run(name, func(t *testing.T) {

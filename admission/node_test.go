@@ -5,7 +5,40 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
 )
+
+// A pod that says by its label that it is for another operating system is rejected as by the kubelet.
+func TestAdmitter_SystemLabel(t *testing.T) {
+	node := Config{Labels: map[string]string{corev1.LabelOSStable: "linux"}}
+	p := pod(t, "a", "{containers: [{name: a, image: i}]}")
+	for label, ok := range map[string]bool{"linux": true, "windows": false, "": false} {
+		p.Labels = map[string]string{corev1.LabelOSStable: label}
+		result := admit(t, node, p)
+		assert.Equal(t, ok, result.Admitted, label)
+		if !ok {
+			assert.Equal(t, "PodOSSelectorNodeLabelDoesNotMatch", result.Reason)
+			assert.Contains(t, result.Message, "The label kubernetes.io/os of the pod is \"")
+		}
+	}
+}
+
+// A pod whose groups the runtime would not restrict is rejected as by the kubelet: it would never start.
+func TestAdmitter_GroupsPolicy(t *testing.T) {
+	supported := false
+	node := Config{StrictGroups: func() bool { return supported }}
+	with := func(policy string) *corev1.Pod {
+		return pod(t, "a", "{containers: [{name: a, image: i}], securityContext: {supplementalGroupsPolicy: "+policy+"}}")
+	}
+	result := admit(t, node, with("Strict"))
+	assert.Equal(t, "SupplementalGroupsPolicyNotSupported", result.Reason)
+	assert.Equal(t, "The runtime does not support supplementalGroupsPolicy Strict", result.Message)
+	assert.True(t, admit(t, node, with("Merge")).Admitted)
+	assert.True(t, admit(t, node, with("null")).Admitted)
+	assert.True(t, admit(t, Config{}, with("Strict")).Admitted)
+	supported = true
+	assert.True(t, admit(t, node, with("Strict")).Admitted)
+}
 
 // The pods of a DaemonSet are bound by a field, which a long name does not make invalid.
 func TestAdmitter_MatchFields(t *testing.T) {

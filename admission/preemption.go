@@ -3,6 +3,7 @@ package admission
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,7 +57,8 @@ type missing map[corev1.ResourceName]int64
 func missingOf(v podspec.AdmitResult) missing {
 	m := make(missing, len(v.Insufficient))
 	for _, r := range v.Insufficient {
-		m[r.Name] = amount(r.Name, r.Requested) + amount(r.Name, r.Used) - amount(r.Name, r.Capacity)
+		lacking := amount(r.Name, r.Requested) - amount(r.Name, r.Capacity)
+		m[r.Name] = lacking + min(amount(r.Name, r.Used), math.MaxInt64-max(lacking, 0))
 	}
 	return m
 }

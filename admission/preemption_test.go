@@ -98,6 +98,7 @@ func TestAdmitter_Victims(t *testing.T) {
 			victims: []types.UID{"a"},
 		},
 		"not enough":                    {pod: critical("{cpu: 5}"), others: []*corev1.Pod{requesting(t, "a", "{cpu: 4}")}, no: true},
+		"more than can be counted":      {pod: critical("{memory: 9223372036854775807}"), others: []*corev1.Pod{requesting(t, "a", "{memory: 5Gi}")}, no: true},
 		"only critical ones":            {pod: critical("{cpu: 1}"), others: []*corev1.Pod{withPriority(requesting(t, "a", "{cpu: 4}"), podspec.SystemCriticalPriority)}, no: true},
 		"the pod is not critical":       {pod: requesting(t, "plain", "{cpu: 1}"), others: []*corev1.Pod{requesting(t, "a", "{cpu: 4}")}, no: true},
 		"one that may not be preempted": {pod: critical("{cpu: 1}"), others: []*corev1.Pod{requesting(t, "kept", "{cpu: 4}")}, no: true},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -112,12 +113,17 @@ func checked(pod *corev1.Pod, name corev1.ResourceName, allocatable corev1.Resou
 	return strings.Contains(string(name), "/") && podspec.IsStatic(pod)
 }
 
-// amount returns a quantity as an integer: millicores for cpu.
+// amount returns a quantity as an integer: millicores for cpu. It is the largest one if the quantity
+// is larger, for which a Quantity has none.
 func amount(name corev1.ResourceName, q resource.Quantity) int64 {
+	most, value := int64(math.MaxInt64), q.Value
 	if name == corev1.ResourceCPU {
-		return q.MilliValue()
+		most, value = math.MaxInt64/1000, q.MilliValue
 	}
-	return q.Value()
+	if q.CmpInt64(most) > 0 {
+		return math.MaxInt64
+	}
+	return value()
 }
 
 // quantity is the inverse of amount.
