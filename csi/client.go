@@ -97,10 +97,10 @@ func (e *callError) Error() string {
 	return fmt.Sprintf("CSI driver %s: %s: %s", e.driver, e.method, e.message)
 }
 
-// isCode reports whether the driver has answered with a code.
-func isCode(err error, code codes.Code) bool {
+// isCode reports whether the driver has answered with one of the codes.
+func isCode(err error, of ...codes.Code) bool {
 	var e *callError
-	return errors.As(err, &e) && e.code == code
+	return errors.As(err, &e) && slices.Contains(of, e.code)
 }
 
 // call calls a method of a driver with the timeout of a call. Values of secrets are removed

@@ -2,16 +2,44 @@ package csi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Expansions is an optional interface of Attachments: it gets the new size of a claim.
+// Expansions is an optional interface of Attachments: it gets what becomes of the expansion of a claim
+// on this node, for the claim's status (KEP-1790). An error of it is reported with the volume, and the
+// expansion is tried again.
 type Expansions interface {
+	// Expanding is called before a driver is asked to expand a volume whose claim waits for that.
+	Expanding(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
 	// Expanded is called after a driver has made a volume larger.
 	Expanded(ctx context.Context, claim *corev1.PersistentVolumeClaim, volume *corev1.PersistentVolume) error
+	// ExpansionFailed is called after a driver has ended an expansion with an error. If it is
+	// infeasible, the driver is not asked again while the claim's status says so: the resizer of the
+	// cluster has to change its size first.
+	ExpansionFailed(ctx context.Context, claim *corev1.PersistentVolumeClaim, reason error, infeasible bool) error
+}
+
+// expansions returns what gets the expansion of the volume's claim, or nil.
+func (m *Manager) expansions(o *operation) Expansions {
+	e, ok := m.cfg.Attachments.(Expansions)
+	if !ok || o.v.Claim == nil {
+		return nil
+	}
+	return e
+}
+
+// resizeStatus is the status of the expansion of the claim. It is "" if there is none, or with a
+// resizer of a cluster that does not know it.
+func (o *operation) resizeStatus() corev1.ClaimResourceStatus {
+	if o.v.Claim == nil {
+		return ""
+	}
+	return o.v.Claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 }
 
 // size is the size of a PersistentVolume in bytes, 0 if it has none.
@@ -31,15 +59,16 @@ func (o *operation) knownSize() int64 {
 }
 
 // isLarger reports whether the PersistentVolume of a mounted volume has become larger since
-// the driver last got its size.
+// the driver last got its size, and the driver can be asked to expand it.
 func (m *Manager) isLarger(o *operation) bool {
 	before := max(o.state.expanded, o.knownSize())
-	return o.size() > before && !o.readOnly && !o.v.ReadOnly
+	return o.size() > before && !o.readOnly && !o.v.ReadOnly && o.resizeStatus() != corev1.PersistentVolumeClaimNodeResizeInfeasible
 }
 
 // expand has the driver use all of a volume that has become larger. At the first mount of a
 // volume whose size is not kept the driver is asked in any case. A failure is an error at
-// the first mount, and an event later.
+// the first mount, and an event later. A driver that does not expand a volume in use is asked
+// once for each mount: that keeps no pod from starting.
 func (m *Manager) expand(ctx context.Context, o *operation, first bool) error {
 	if !m.isLarger(o) {
 		return nil
@@ -52,6 +81,12 @@ func (m *Manager) expand(ctx context.Context, o *operation, first bool) error {
 	if err != nil {
 		return err
 	}
+	e := m.expansions(o)
+	if e != nil && o.resizeStatus() == corev1.PersistentVolumeClaimNodeResizePending {
+		if err := e.Expanding(ctx, o.v.Claim); err != nil {
+			return fmt.Errorf("report the expansion of volume %s: %w", o.id.name, err)
+		}
+	}
 	defer m.warnSlow(o.v.Pod, o.v.Volume.Name, o.id.driver, "NodeExpandVolume")()
 	_, err = call(ctx, o.client, "NodeExpandVolume", secrets, o.client.node.NodeExpandVolume, &spec.NodeExpandVolumeRequest{
 		VolumeId: o.id.handle, VolumePath: m.paths.target(o.uid, &o.id), StagingTargetPath: o.stagingPath,
@@ -59,9 +94,13 @@ func (m *Manager) expand(ctx context.Context, o *operation, first bool) error {
 	})
 	if err != nil {
 		m.record(o.v.Pod, corev1.EventTypeWarning, "VolumeResizeFailed", fmt.Sprintf("volume %q: %v", o.v.Volume.Name, err))
-		return err
+		if isCode(err, codes.FailedPrecondition) {
+			o.state.inUseSize = o.size()
+			return nil
+		}
+		return errors.Join(err, reportFailure(ctx, e, o, err))
 	}
-	if e, ok := m.cfg.Attachments.(Expansions); ok && o.v.Claim != nil {
+	if e != nil {
 		if err := e.Expanded(ctx, o.v.Claim, o.v.PersistentVolume); err != nil {
 			return fmt.Errorf("report the size of volume %s: %w", o.id.name, err)
 		}
@@ -69,6 +108,28 @@ func (m *Manager) expand(ctx context.Context, o *operation, first bool) error {
 	o.state.expanded = o.size()
 	if !first {
 		m.record(o.v.Pod, corev1.EventTypeNormal, "FileSystemResizeSuccessful", fmt.Sprintf("volume %q has %s now", o.v.Volume.Name, o.v.PersistentVolume.Spec.Capacity.Storage()))
+	}
+	return nil
+}
+
+// reportFailure reports an expansion that the driver has ended with an error. It is infeasible by the
+// driver's word, or if a claim for which an expansion has failed before requests another size by now:
+// then the resizer of the cluster has to go on from here.
+func reportFailure(ctx context.Context, e Expansions, o *operation, reason error) error {
+	// A call with one of these codes may be under way still (CSI specification, error scheme).
+	mayGoOn := isCode(reason, codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted)
+	var answer *callError
+	if e == nil || mayGoOn || !errors.As(reason, &answer) {
+		return nil
+	}
+	infeasible := isCode(reason, codes.InvalidArgument, codes.OutOfRange, codes.NotFound) ||
+		o.state.failedSize == o.size() && o.v.Claim.Spec.Resources.Requests.Storage().Value() != o.size()
+	o.state.failedSize = o.size()
+	if o.resizeStatus() == "" {
+		return nil
+	}
+	if err := e.ExpansionFailed(ctx, o.v.Claim, reason, infeasible); err != nil {
+		return fmt.Errorf("report the failed expansion of volume %s: %w", o.id.name, err)
 	}
 	return nil
 }

@@ -15,6 +15,8 @@ import (
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -270,6 +272,32 @@ func TestStats_InlineVolumeWithoutCapacity(t *testing.T) {
 	e.keepStats(id, "1", Stats{At: time.Now()})
 	assert.Empty(t, e.VolumeUsage("1"), "nothing is known")
 	e.unmounted(pod)
+}
+
+// VD-5: a driver that expands no volume in use is asked once for each mount, and keeps no pod from
+// starting: the volume is always in use when it is asked.
+func TestMount_VolumeInUseIsNotExpanded(t *testing.T) {
+	e := newEnv(t, nil)
+	e.driver.SetBefore(func(_ context.Context, method string, _ any) error {
+		if method == "NodeExpandVolume" {
+			return status.Error(codes.FailedPrecondition, "volume is in use")
+		}
+		return nil
+	})
+	v := e.volumeOf(newPod("1"), "v")
+	e.mounted(v)
+	e.mounted(v)
+	assert.Len(t, e.driver.Calls("NodeExpandVolume"), 1)
+	assert.Equal(t, []string{`pod-1: volume "data": CSI driver csitest.example: NodeExpandVolume: volume is in use`}, e.recorded("VolumeResizeFailed"))
+	v.PersistentVolume.Spec.Capacity["storage"] = resource.MustParse("2Gi")
+	e.mounted(v)
+	assert.Len(t, e.driver.Calls("NodeExpandVolume"), 2, "for another size")
+	e.unmounted(v.Pod)
+	e.driver.SetBefore(nil)
+	e.mounted(v)
+	assert.Equal(t, int64(2<<30), e.driver.Size("v"))
+	e.unmounted(v.Pod)
+	e.requireNothingLeft()
 }
 
 // What a driver does not answer any more is unknown, and it is asked for the health all the same.

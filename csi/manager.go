@@ -42,12 +42,14 @@ var _ volume.Driver = (*Manager)(nil)
 // volumeState is a volume on the node.
 type volumeState struct {
 	id    volumeID
-	lock  chan struct{} // holds a value during an operation on the volume
+	lock  chan struct{} // holds a value during an operation on the volume; one for all that share what is staged
 	users map[types.UID]*user
 
 	// Only the holder of lock uses these.
-	staged   bool  // in this boot
-	expanded int64 // size that the driver was last given
+	staged     bool  // in this boot
+	expanded   int64 // size that the driver was last given
+	inUseSize  int64 // size to which the driver has not expanded it because it was in use
+	failedSize int64 // size to which the driver could not expand it, with an error that ends that
 
 	refs     int  // guarded by Manager.mu: operations that hold or wait for lock
 	recorded bool // guarded by Manager.mu: its record is on disk, as it may be staged
@@ -116,10 +118,20 @@ func (m *Manager) load() error {
 func (m *Manager) state(id volumeID) *volumeState {
 	s := m.volumes[id]
 	if s == nil {
-		s = &volumeState{id: id, lock: make(chan struct{}, 1), users: map[types.UID]*user{}}
+		s = &volumeState{id: id, lock: m.lockOf(&id), users: map[types.UID]*user{}}
 		m.volumes[id] = s
 	}
 	return s
+}
+
+// lockOf returns the lock of a volume that is not known yet. m.mu must be held.
+func (m *Manager) lockOf(id *volumeID) chan struct{} {
+	for other, s := range m.volumes {
+		if other.sharesStaging(id) {
+			return s.lock
+		}
+	}
+	return make(chan struct{}, 1)
 }
 
 // acquire waits until no other operation on the volume is under way, for as long as a call

@@ -157,9 +157,10 @@ func TestMount_ReadWriteOncePod(t *testing.T) {
 	e.requireNothingLeft()
 }
 
-// Volumes in the spec of a pod are never staged, and live as long as the pod.
+// Volumes in the spec of a pod are never staged, and live as long as the pod. A driver that
+// distinguishes writers is asked for what a kubelet asks for.
 func TestMount_Inline(t *testing.T) {
-	e := newEnv(t, nil)
+	e := newEnv(t, func(e *testEnv, _ *Config) { e.driver.Writers = true })
 	pod := newPod("1")
 	e.objects = map[string]map[string][]byte{"default/token": {"t": []byte("1")}}
 	v := volume.DriverVolume{Pod: pod, Source: "csi", Objects: e, Volume: &corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
@@ -174,6 +175,7 @@ func TestMount_Inline(t *testing.T) {
 	assert.Equal(t, "pod-1", r.GetVolumeContext()["csi.storage.k8s.io/pod.name"])
 	assert.Equal(t, map[string]string{"t": "1"}, r.GetSecrets())
 	assert.Equal(t, inlineHandle("1", "scratch"), r.GetVolumeId())
+	assert.Equal(t, spec.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER, r.GetVolumeCapability().GetAccessMode().GetMode())
 	assert.Equal(t, []string{"NodePublishVolume"}, e.methods())
 	e.unmounted(pod)
 	e.requireNothingLeft()

@@ -169,7 +169,7 @@ func (o *operation) accessMode() spec.VolumeCapability_AccessMode_Mode {
 		return spec.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 	case o.access == corev1.ReadWriteOncePod && fine:
 		return spec.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
-	case fine && o.inline == nil:
+	case fine: // also of a volume in the spec of a pod: SINGLE_NODE_WRITER is deprecated for such a driver
 		return spec.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
 	}
 	return spec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER

@@ -79,6 +79,12 @@ type volumeID struct {
 	block          bool
 }
 
+// sharesStaging reports whether two volumes are staged at one path: those of PersistentVolumes with one
+// handle are, unless they are devices.
+func (v *volumeID) sharesStaging(other *volumeID) bool {
+	return v.driver == other.driver && v.handle == other.handle && v.block == other.block && (!v.block || v.name == other.name)
+}
+
 // Lifecycle modes in a record.
 const (
 	persistent = "Persistent"

@@ -3,6 +3,7 @@ package csi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -50,6 +51,42 @@ func TestUnmount_SharedHandles(t *testing.T) {
 	require.NoError(t, e.unstageOrphan(t.Context(), volumeID{csitest.Name, "v", "pv-v", false}))
 	assert.FileExists(t, path+"/file")
 	e.unmounted(one.Pod)
+	e.requireNothingLeft()
+}
+
+// VD-1: while a volume is unstaged, no pod gets it by another PersistentVolume with its handle.
+func TestUnmount_SharedHandlesWaitForEachOther(t *testing.T) {
+	e := newEnv(t, nil)
+	one, two := e.volumeOf(newPod("1"), "v"), e.volumeOf(newPod("2"), "v")
+	two.PersistentVolume.Name = "pv-other"
+	e.mounted(one)
+	var errMount error
+	e.driver.SetBefore(func(ctx context.Context, method string, _ any) error {
+		if method == "NodeUnstageVolume" {
+			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			_, errMount = e.Mount(ctx, two)
+		}
+		return nil
+	})
+	e.unmounted(one.Pod)
+	require.ErrorIs(t, errMount, context.DeadlineExceeded, "it waits")
+	e.driver.SetBefore(nil)
+	e.mounted(two)
+	e.unmounted(two.Pod)
+	e.requireNothingLeft()
+}
+
+// What is staged for two PersistentVolumes is unstaged for both, and is no orphan afterwards.
+func TestUnmount_SharedHandlesLeaveNoOrphan(t *testing.T) {
+	e := newEnv(t, nil)
+	one, two := e.volumeOf(newPod("1"), "v"), e.volumeOf(newPod("2"), "v")
+	two.PersistentVolume.Name = "pv-other"
+	e.mounted(one)
+	e.mounted(two)
+	e.unmounted(one.Pod)
+	e.unmounted(two.Pod)
+	assert.Empty(t, e.volumes)
 	e.requireNothingLeft()
 }
 
@@ -222,6 +259,8 @@ type fakeCluster struct {
 	err      error
 	drivers  []storagev1.CSINodeDriver
 	expanded []string
+	reported []string // of expansions that were not completed
+	unable   error    // to report those
 }
 
 func (c *fakeCluster) Attached(context.Context, string, string) (map[string]string, error) {
@@ -233,6 +272,16 @@ func (c *fakeCluster) SetDrivers(list []storagev1.CSINodeDriver) { c.drivers = l
 func (c *fakeCluster) Expanded(_ context.Context, _ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) error {
 	c.expanded = append(c.expanded, v.Name)
 	return nil
+}
+
+func (c *fakeCluster) Expanding(_ context.Context, claim *corev1.PersistentVolumeClaim) error {
+	c.reported = append(c.reported, "expanding "+claim.Name)
+	return c.unable
+}
+
+func (c *fakeCluster) ExpansionFailed(_ context.Context, claim *corev1.PersistentVolumeClaim, reason error, infeasible bool) error {
+	c.reported = append(c.reported, fmt.Sprintf("failed %s, infeasible %t: %v", claim.Name, infeasible, reason))
+	return c.unable
 }
 
 // VD-7: a volume that has to be attached is staged after that.

@@ -88,7 +88,7 @@ func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error
 // another PersistentVolume with the same handle. m.mu must be held.
 func (m *Manager) isUsed(id *volumeID, besides types.UID) bool {
 	for other, s := range m.volumes {
-		if other.driver != id.driver || other.handle != id.handle || other.block != id.block || id.block && other.name != id.name {
+		if !other.sharesStaging(id) {
 			continue
 		}
 		for uid := range s.users {
@@ -143,11 +143,24 @@ func (m *Manager) unstage(ctx context.Context, c *client, s *volumeState) error 
 	if !s.id.block {
 		removeIfEmpty(dir)
 	}
-	s.staged, s.expanded = false, 0
-	m.mu.Lock()
-	s.recorded = false
-	m.mu.Unlock()
+	m.forgetStaged(&s.id)
 	return nil
+}
+
+// forgetStaged notes that a volume is not staged any more, for all PersistentVolumes with its handle. The
+// caller holds their lock.
+func (m *Manager) forgetStaged(id *volumeID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for other, s := range m.volumes {
+		if !other.sharesStaging(id) {
+			continue
+		}
+		s.staged, s.expanded, s.recorded = false, 0, false
+		if s.refs == 0 && len(s.users) == 0 {
+			delete(m.volumes, other)
+		}
+	}
 }
 
 // removeRecord removes what is on disk for a volume of a pod, the record last.

@@ -35,10 +35,14 @@ func granted(cfg Config) (first, pods uint32, err error) {
 	case users == subRange{}:
 		return cfg.FirstID, uint32(cfg.MaxPods), nil
 	}
-	if err := fits(users.first, int64(users.count/IDsPerPod)); err != nil {
+	pods = users.count / IDsPerPod
+	if pods > 0 && uint64(users.first)+uint64(users.count) == 1<<32 {
+		pods-- // the last range contains an invalid id
+	}
+	if err := fits(users.first, int64(pods)); err != nil {
 		return 0, 0, fmt.Errorf("/etc/subuid: range of %s: %w", owner, err)
 	}
-	return users.first, users.count / IDsPerPod, nil
+	return users.first, pods, nil
 }
 
 type subRange struct{ first, count uint32 }

@@ -179,6 +179,8 @@ func TestEnsure_SubordinateIDs(t *testing.T) {
 		"too few":           {"kubelet:65536:1000\n", "kubelet:65536:1000\n", 0, "too small for 0 pods"},
 		"the node's own":    {"kubelet:0:65536\n", "kubelet:0:65536\n", 0, "must be a multiple"},
 		"too many":          {"kubelet:65536:4294967295\n", "kubelet:65536:4294967295\n", 0, "too small for 65535 pods"},
+		"all there are":     {"kubelet:65536:4294901760\n", "kubelet:65536:4294901760\n", 65536, ""},
+		"the last range":    {"kubelet:4294901760:65536\n", "kubelet:4294901760:65536\n", 0, "too small for 0 pods"},
 		"not a line of ids": {"kubelet:x:65536\n", "", 0, "form user:first:count"},
 		"half a line":       {"kubelet:65536\n", "", 0, "form user:first:count"},
 	} {
@@ -213,15 +215,17 @@ func TestEnsure_LargeSubordinateIDFiles(t *testing.T) {
 		f := &fstest.MapFile{Data: []byte(strings.Repeat(line, lines) + grant)}
 		return fstest.MapFS{"subuid": f, "subgid": f}
 	}
+	comment := strings.Repeat("#", 32<<10-1) + "\n"
+	comments := func(size int) string { return strings.Repeat(comment, size/len(comment)+1)[:size-1] + "\n" }
 	for name, c := range map[string]struct {
 		etc   fstest.MapFS
 		first uint32
 		wrong string
 	}{
 		"100,000 users": {file(100_000), 6553600, ""},
-		"too many":      {file(maxSubIDs/len(line) + 1), 0, "larger than"},
+		"too many":      {fstest.MapFS{"subuid": {Data: []byte(comments(maxSubIDs+1) + grant)}}, 0, "larger than"},
 		"too many by the last byte": {
-			fstest.MapFS{"subuid": {Data: append([]byte(strings.Repeat("\n", maxSubIDs-len(grant))), grant...)}}, 0, "larger than",
+			fstest.MapFS{"subuid": {Data: []byte(comments(maxSubIDs-len(grant)) + grant)}}, 0, "larger than",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -346,7 +350,7 @@ func (f stallingFS) Open(name string) (fs.File, error) {
 func TestRelease_WhileTheDiskIsRead(t *testing.T) {
 	n := newNode(t, 2)
 	n.must("a")
-	etc := stallingFS{fstest.MapFS{}, make(chan struct{}), make(chan struct{})}
+	etc := stallingFS{fstest.MapFS{}, make(chan struct{}, 1), make(chan struct{})}
 	var err error
 	n.Allocator, err = New(Config{PodsDir: n.dir, MaxPods: 2, SubIDFS: etc})
 	require.NoError(t, err)

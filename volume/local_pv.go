@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/diskusage"
 	"github.com/sublet-dev/agent/internal/fsgroup"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/runtime"
@@ -44,9 +45,17 @@ func (m *Manager) local(ctx context.Context, v *DriverVolume) (runtime.Volume, e
 		if err := m.setUpLocal(ctx, v, path); err != nil {
 			return runtime.Volume{}, fmt.Errorf("local volume: %w", err)
 		}
-		m.meter.add(v.Pod.UID, v.Volume.Name, path)
 	}
+	m.meter.add(v.Pod.UID, v.Volume.Name, path)
 	return runtime.Volume{HostPath: path, ReadOnly: v.ReadOnly}, nil
+}
+
+// localUsage measures a local volume: a directory or a block device.
+func localUsage(path string) (runtime.FSUsage, error) {
+	if info, err := os.Stat(path); err == nil && hasType(info.Mode(), corev1.HostPathBlockDev) {
+		return diskusage.Device(path)
+	}
+	return diskusage.FileSystem(path)
 }
 
 // setUpLocal gives the files at path to the fsGroup of a pod and marks the pod, unless that

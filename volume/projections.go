@@ -14,13 +14,17 @@ import (
 // kubelet.
 const privateMode int32 = 0o600
 
-// containerUser returns the user as which all containers of a pod run by its spec, or nil.
+// containerUser returns the user as which all containers of a pod run by its spec, or nil. As with a
+// kubelet, ephemeral containers do not count: a debug container must not open the tokens to others.
 func containerUser(pod *corev1.Pod) (uid *int64) {
 	var ofPod *int64
 	if sc := pod.Spec.SecurityContext; sc != nil {
 		ofPod = sc.RunAsUser
 	}
-	for c := range runtime.ContainerSpecs(pod) {
+	for c, kind := range runtime.ContainerSpecs(pod) {
+		if kind == runtime.Ephemeral {
+			continue
+		}
 		user := ofPod
 		if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
 			user = c.SecurityContext.RunAsUser

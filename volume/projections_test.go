@@ -115,6 +115,10 @@ func TestMount_TokenIsForTheUser(t *testing.T) {
 			gid := int64(os.Getgid())
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &own, FSGroup: &gid}
 		}, 0o640, own},
+		"of a debug container": {func(p *corev1.Pod) {
+			p.Spec.Containers[0].SecurityContext = user(&own)
+			p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debugger"}}}
+		}, 0o600, own},
 		"two users": {func(p *corev1.Pod) {
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &own}
 			p.Spec.InitContainers = []corev1.Container{{Name: "i", SecurityContext: user(&other)}}

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/internal/diskusage"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/internal/pathname"
@@ -83,7 +82,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Root = filepath.Clean(cfg.Root)
-	m := &Manager{cfg: cfg, mount: noMounts{}, drivers: drivers, meter: meter{statfs: diskusage.FileSystem, log: cfg.Logger}}
+	m := &Manager{cfg: cfg, mount: noMounts{}, drivers: drivers, meter: meter{statfs: localUsage, log: cfg.Logger}}
 	if !cfg.Unprivileged && os.Geteuid() == 0 {
 		m.mount = osMounter{}
 	}

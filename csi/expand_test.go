@@ -1,0 +1,83 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// VD-5: an expansion is reported in the claim's status, with an error that ends it. One that is
+// infeasible is not tried again until that status changes.
+func TestMount_ReportsExpansions(t *testing.T) {
+	cluster := new(fakeCluster)
+	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.Attachments, cfg.Node = cluster, cluster })
+	v := e.volumeOf(newPod("1"), "v")
+	v.Claim.Name = "c"
+	e.mounted(v)
+	fails := func(code codes.Code) {
+		e.driver.SetBefore(func(_ context.Context, method string, _ any) error {
+			if method == "NodeExpandVolume" && code != codes.OK {
+				return status.Error(code, "no")
+			}
+			return nil
+		})
+	}
+	grow := func(size string, st corev1.ClaimResourceStatus) (reported []string, calls int) {
+		e.driver.TakeCalls()
+		cluster.reported = nil
+		v.PersistentVolume.Spec.Capacity["storage"] = resource.MustParse(size)
+		v.Claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{"storage": st}
+		e.mounted(v)
+		return cluster.reported, len(e.driver.Calls("NodeExpandVolume"))
+	}
+	expect := func(size string, st corev1.ClaimResourceStatus, want []string, calls int, msg string) {
+		t.Helper()
+		reported, n := grow(size, st)
+		assert.Equal(t, want, reported, msg)
+		assert.Equal(t, calls, n, msg)
+	}
+	const pending, inProgress, infeasible = corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizeInfeasible
+	const no = "CSI driver csitest.example: NodeExpandVolume: no"
+	request := func(size string) {
+		v.Claim.Spec.Resources.Requests = corev1.ResourceList{"storage": resource.MustParse(size)}
+	}
+
+	cluster.unable = errors.New("no API server")
+	expect("2Gi", pending, []string{"expanding c"}, 0, "the status comes first")
+	cluster.unable = nil
+	expect("2Gi", pending, []string{"expanding c"}, 1, "")
+	assert.Equal(t, int64(2<<30), e.driver.Size("v"))
+
+	request("3Gi")
+	fails(codes.Unavailable)
+	expect("3Gi", inProgress, nil, 1, "it may be under way still")
+	fails(codes.Internal)
+	for range 2 {
+		expect("3Gi", inProgress, []string{"failed c, infeasible false: " + no}, 1, "the claim requests this size")
+	}
+	request("2500Mi")
+	expect("3Gi", inProgress, []string{"failed c, infeasible true: " + no}, 1, "it requests another one by now")
+	expect("3Gi", infeasible, nil, 0, "")
+	for _, code := range []codes.Code{codes.InvalidArgument, codes.OutOfRange, codes.NotFound} {
+		fails(code)
+		expect("4Gi", pending, []string{"expanding c", "failed c, infeasible true: " + no}, 1, code.String())
+	}
+	fails(codes.FailedPrecondition)
+	expect("5Gi", inProgress, nil, 1, "it is in use")
+	fails(codes.OutOfRange)
+	expect("6Gi", "", nil, 1, "the resizer does not know the status")
+
+	e.unmounted(v.Pod)
+	expect("6Gi", infeasible, nil, 0, "the pod starts with the volume as it is")
+	fails(codes.OK)
+	expect("7Gi", pending, []string{"expanding c"}, 1, "")
+	assert.Equal(t, int64(7<<30), e.driver.Size("v"))
+	e.unmounted(v.Pod)
+	e.requireNothingLeft()
+}
