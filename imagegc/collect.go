@@ -290,20 +290,24 @@ func (c *Collector) load() {
 		known[id] = ImageRecord{FirstDetected: monotonic.Past(k.FirstDetected, now), LastUsed: monotonic.Past(k.LastUsed, now)}
 	}
 	c.known = known
-	c.reportLostRecords(err)
+	if err != nil {
+		c.cfg.Logger.Warn("image usage records lost, ages start again", logattr.Err(err))
+		c.reportLostRecords(err)
+	}
 }
 
+// save writes the image records. Without success they are still in memory, for the next try.
 func (c *Collector) save() {
-	if c.loaded && c.cfg.RecordsFile != "" {
-		c.reportLostRecords(save(c.cfg.RecordsFile, c.known))
+	if !c.loaded || c.cfg.RecordsFile == "" {
+		return
+	}
+	if err := save(c.cfg.RecordsFile, c.known); err != nil {
+		c.cfg.Logger.Warn("saving image usage records failed", logattr.Err(err))
+		c.reportLostRecords(err)
 	}
 }
 
 func (c *Collector) reportLostRecords(err error) {
-	if err == nil {
-		return
-	}
-	c.cfg.Logger.Warn("image usage records lost, ages start again", logattr.Err(err))
 	if c.cfg.Hooks.RecordsLost != nil {
 		c.cfg.Hooks.RecordsLost(err)
 	}

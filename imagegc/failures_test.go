@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -174,6 +175,22 @@ func TestCollector_ReportsResult(t *testing.T) {
 		_, err = c.Collect(t.Context())
 		require.ErrorIs(t, err, s.listErr, "a recorder that panics does not end it")
 	})
+}
+
+// Records that cannot be saved are not lost: they are still in memory.
+func TestCollector_ReportsFailedSave(t *testing.T) {
+	var logged bytes.Buffer
+	var failures []error
+	c := collector(t, imagegc.Config{
+		Images: newStore(1000), RecordsFile: filepath.Join(t.TempDir(), "missing", "records"), Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+		Hooks: imagegc.Hooks{RecordsLost: func(err error) { failures = append(failures, err) }},
+	})
+	_, err := c.Collect(t.Context())
+	require.NoError(t, err)
+	require.Len(t, failures, 1)
+	require.ErrorIs(t, failures[0], imagegc.ErrImageRecords)
+	assert.Contains(t, logged.String(), `level=WARN msg="saving image usage records failed" err="save image records: `)
+	assert.NotContains(t, logged.String(), "lost")
 }
 
 // Run logs a failed collection and continues, and logs nothing when it ends.

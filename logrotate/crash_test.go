@@ -115,7 +115,7 @@ func TestRotator_KilledAnywhere(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	require.Eventually(t, func() bool { return settled(w) }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return settled(w) }, time.Minute, 10*time.Millisecond)
 	cancel()
 	require.NoError(t, <-ended)
 	w.write(1)

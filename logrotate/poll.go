@@ -3,7 +3,7 @@ package logrotate
 import (
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/sublet-dev/agent/internal/diskusage"
 )
 
 // pollSchedule is the growth of a log and when its size is due to be read.
@@ -64,9 +64,9 @@ func (p *pollSchedule) isDiskLow(full int64, free uint64) bool {
 
 // freeBytes returns the free space of the file system of dir, or 0 if it is unknown.
 func freeBytes(dir string) uint64 {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
+	u, err := diskusage.FileSystem(dir)
+	if err != nil {
 		return 0
 	}
-	return st.Bfree * uint64(st.Bsize)
+	return u.CapacityBytes - u.UsedBytes
 }

@@ -53,7 +53,7 @@ func TestLogRoot_SerializesRenames(t *testing.T) {
 		wg.Go(func() {
 			assert.NoError(t, root.compress(t.Context(), filepath.Join(filepath.Dir(logOf), names[0])))
 		})
-		require.Eventually(t, func() bool { return exists(old + unfinished) }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return exists(old + unfinished) }, time.Minute, time.Millisecond)
 		for range 10 { // it may take its time on the disk
 			time.Sleep(quietPeriod)
 			require.True(t, exists(old) && exists(old+unfinished) && !exists(old+compressed))

@@ -220,7 +220,7 @@ func TestLogRoot_PackReadsRegularFilesOnly(t *testing.T) {
 		select {
 		case err := <-packed:
 			require.ErrorContains(t, err, "not a regular file", name)
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			require.FailNow(t, "it waits for a writer")
 		}
 		assert.NoFileExists(t, filepath.Join(w.dir, name+unfinished))

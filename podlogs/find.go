@@ -1,6 +1,7 @@
 package podlogs
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/sublet-dev/agent/internal/logpath"
@@ -8,18 +9,24 @@ import (
 )
 
 // Find returns the container of an observed pod whose log is that of the container with
-// this name in the spec: its newest attempt or, for previous, the one before. It returns
-// an error that wraps runtime.ErrNotFound if there is none.
+// this name in the spec: its newest attempt or, for previous, the one before. An attempt that
+// has not started has no log yet: the one before is returned instead, if there is one. It
+// returns an error that wraps runtime.ErrNotFound if there is none.
 func Find(pod *runtime.Pod, container string, previous bool) (*runtime.Container, error) {
+	var created *runtime.Container // the newest attempt, if it has not started
 	for i := range pod.Containers {
-		c := &pod.Containers[i]
-		if c.Name != container {
-			continue
-		}
-		if !previous {
+		switch c := &pod.Containers[i]; {
+		case c.Name != container:
+		case previous:
+			previous = false
+		case c.State == runtime.Created:
+			created = cmp.Or(created, c)
+		default:
 			return c, nil
 		}
-		previous = false
+	}
+	if created != nil {
+		return created, nil
 	}
 	if previous || pod.LatestContainer(container) != nil {
 		// In the words of the kubelet, by which tools know that there is no such log.

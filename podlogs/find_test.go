@@ -12,7 +12,15 @@ import (
 
 func TestFind(t *testing.T) {
 	pod := &runtime.Pod{Namespace: "ns", Name: "web", UID: "u1", Containers: []runtime.Container{
-		{Name: "app", Attempt: 2}, {Name: "other", Attempt: 0}, {Name: "app", Attempt: 1}, {Name: "app", Attempt: 0},
+		{Name: "app", Attempt: 2},
+		{Name: "other", Attempt: 0},
+		{Name: "app", Attempt: 1},
+		{Name: "app", Attempt: 0},
+		{Name: "restarted", Attempt: 3, State: runtime.Created},
+		{Name: "restarted", Attempt: 2, State: runtime.Exited},
+		{Name: "restarted", Attempt: 1, State: runtime.Exited},
+		{Name: "begun", Attempt: 1, State: runtime.Created},
+		{Name: "begun", Attempt: 0, State: runtime.Created},
 	}}
 	for name, tt := range map[string]struct {
 		container string
@@ -24,6 +32,9 @@ func TestFind(t *testing.T) {
 		"the attempt before":       {"app", true, 1, ""},
 		"the only attempt":         {"other", false, 0, ""},
 		"none before":              {"other", true, 0, `previous terminated container "other" in pod "web" not found`},
+		"one that has started":     {"restarted", false, 2, ""},
+		"the one before a new one": {"restarted", true, 2, ""},
+		"none that has started":    {"begun", false, 1, ""},
 		"no such container":        {"none", false, 0, `container "none" of pod ns/web in the runtime: not found`},
 		"no such container so far": {"none", true, 0, `previous terminated container "none" in pod "web" not found`},
 	} {
