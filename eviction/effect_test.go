@@ -17,7 +17,7 @@ func metBy(t *testing.T, hard, reclaim string, available, capacity uint64) metTh
 	t.Helper()
 	list, err := ParseThresholds(hard, "", "", reclaim)
 	assert.NoError(t, err)
-	return metThreshold{list[0], observation{Signal: list[0].Signal, Available: available, Capacity: capacity}}
+	return metThreshold{Threshold: list[0], observation: observation{Signal: list[0].Signal, Available: available, Capacity: capacity}}
 }
 
 // EV-13: what is missing: to the threshold first, then to the minimum reclaim.

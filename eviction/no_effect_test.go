@@ -42,6 +42,7 @@ func TestManager_EvictsNoPodForDiskUsageOfOthers(t *testing.T) {
 		assert.Equal(t, corev1.ConditionTrue, disk.Status)
 		assert.Equal(t, "kubelet has disk pressure: the pods that may be evicted use less than the missing amount", disk.Message)
 		assert.Equal(t, []string{
+			"node EvictionThresholdMet: Reclaiming ephemeral-storage, because nodefs.available<10% is met: it is 61416Ki",
 			"node EvictionBlocked: No pod is evicted for nodefs.available<10%: the pods that may be evicted use less than the missing amount",
 		}, events.of, "it is told once")
 
@@ -56,7 +57,11 @@ func TestManager_EvictsNoPodForDiskUsageOfOthers(t *testing.T) {
 
 		s.images = 990 * mib
 		s.pause(time.Minute)
-		assert.Len(t, events.of, 2, "and told anew when it comes back")
+		assert.Equal(t, []string{
+			"node EvictionThresholdMet: Reclaiming ephemeral-storage, because nodefs.available<10% is met: it is 66536Ki", // for big
+			"node EvictionThresholdMet: Reclaiming ephemeral-storage, because nodefs.available<10% is met: it is 10216Ki",
+			"node EvictionBlocked: No pod is evicted for nodefs.available<10%: the pods that may be evicted use less than the missing amount",
+		}, events.of[2:], "and told anew when it comes back")
 	})
 }
 
@@ -133,7 +138,10 @@ func TestCriticalPodsAreSpared(t *testing.T) {
 			}
 			assert.Empty(t, s.evicted)
 			assert.Equal(t, "kubelet has insufficient memory available: there is no pod that may be evicted", m.Conditions()[0].Message)
-			assert.Len(t, events.of, 1)
+			assert.Equal(t, []string{
+				"node EvictionThresholdMet: Reclaiming memory, because memory.available<100Mi is met: it is 49Mi",
+				"node EvictionBlocked: No pod is evicted for memory.available<100Mi: there is no pod that may be evicted",
+			}, events.of)
 		})
 	}
 }
@@ -149,14 +157,15 @@ func TestManager_IgnoresThresholdAboveCapacity(t *testing.T) {
 		assert.Equal(t, []string{"a"}, s.victims(), "for memory")
 		assert.Equal(t, corev1.ConditionFalse, m.Conditions()[1].Status)
 		too := "node EvictionThresholdTooLarge: The threshold nodefs.available<1Ti is ignored: it is not less than the capacity"
-		assert.Equal(t, []string{too}, events.of)
+		assert.Equal(t, []string{"node EvictionThresholdMet: Reclaiming memory, because memory.available<200Mi is met: it is 90Mi", too}, events.of)
 		s.disk = 2 << 40
 		s.pods["b"].volume = 3 << 39
 		s.pause(time.Minute)
 		assert.Equal(t, []string{"a", "b"}, s.victims(), "the disk has grown")
 		s.disk = 1 << 40
 		s.pause(time.Minute)
-		assert.Equal(t, []string{too, too}, events.of, "exactly as much is too much too")
+		assert.Equal(t, []string{"node EvictionThresholdMet: Reclaiming ephemeral-storage, because nodefs.available<1Ti is met: it is 512Gi", too}, events.of[2:],
+			"exactly as much is too much too")
 	})
 }
 
@@ -200,7 +209,10 @@ func TestManager_ReportsPersistentPressureOnce(t *testing.T) {
 		s.pause(time.Hour)
 		assert.Greater(t, reclaimer.calls, 100)
 		assert.Len(t, changes, 2, "pressure, and why no pod is evicted")
-		assert.Len(t, events.of, 1)
+		assert.Equal(t, []string{
+			"node EvictionThresholdMet: Reclaiming ephemeral-storage, because nodefs.available<10% is met: it is 60Mi",
+			"node EvictionBlocked: No pod is evicted for nodefs.available<10%: there is no pod that may be evicted",
+		}, events.of)
 		for _, message := range []string{"node conditions changed", "reclaiming node resources", "no pod can be evicted"} {
 			assert.Equal(t, 1, strings.Count(log.String(), message), message)
 		}

@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -70,6 +71,11 @@ func (m *Manager) handleUsage(u *runtime.NodeUsage) (due []metThreshold, next ti
 	if len(due) == 0 {
 		m.reclaimed = false // the next shortage reclaims before it evicts
 		m.setBlocked(nil)
+	}
+	for _, t := range due {
+		if f, _ := infoFor(t.Signal); t.isNew {
+			m.nodeEvent("EvictionThresholdMet", fmt.Sprintf("Reclaiming %s, because %s is met: it is %s", f.resource, t.Threshold, t.observation))
+		}
 	}
 	m.warnImpossible(observed)
 	m.updateConditions(now)

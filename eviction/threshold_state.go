@@ -89,6 +89,7 @@ type thresholdState struct {
 
 	metSince       map[int]time.Time                      // by threshold: met without interruption since
 	active         map[int]bool                           // by threshold: was due and is not resolved yet
+	returned       map[int]bool                           // by threshold: update has returned it since it is active
 	lastMet        map[corev1.NodeConditionType]time.Time // by condition: threshold last met
 	stalls         map[int]*stallBase                     // by threshold on pressure that was met at the last eviction
 	lastEvictionAt time.Time                              // start of the last eviction: older observations of pods do not count
@@ -99,7 +100,7 @@ type thresholdState struct {
 func newState(thresholds []Threshold, transition time.Duration) *thresholdState {
 	return &thresholdState{
 		thresholds: thresholds, transition: transition,
-		metSince: make(map[int]time.Time), active: make(map[int]bool),
+		metSince: make(map[int]time.Time), active: make(map[int]bool), returned: make(map[int]bool),
 		lastMet: make(map[corev1.NodeConditionType]time.Time), stalls: make(map[int]*stallBase),
 	}
 }
@@ -108,6 +109,7 @@ func newState(thresholds []Threshold, transition time.Duration) *thresholdState 
 type metThreshold struct {
 	Threshold
 	observation observation
+	isNew       bool // update has not returned it before since it is met
 }
 
 // update processes observations. It returns the thresholds that require action, the
@@ -119,6 +121,7 @@ func (s *thresholdState) update(observed map[Signal]observation, now time.Time) 
 			// An unknown signal meets no threshold and interrupts a grace period.
 			delete(s.metSince, i)
 			delete(s.active, i)
+			delete(s.returned, i)
 			delete(s.stalls, i)
 			continue
 		}
@@ -140,7 +143,8 @@ func (s *thresholdState) update(observed map[Signal]observation, now time.Time) 
 			next = earlier(next, at)
 			continue
 		}
-		due = append(due, metThreshold{t, o})
+		due = append(due, metThreshold{t, o, !s.returned[i]})
+		s.returned[i] = true
 	}
 	for _, at := range s.lastMet {
 		if end := at.Add(s.transition); end.After(now) {

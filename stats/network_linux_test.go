@@ -54,7 +54,7 @@ func testCgroup(t *testing.T) (group string, add func(pid int)) {
 	}
 	t.Cleanup(func() {
 		for _, dir := range []string{child, filepath.Dir(child)} {
-			assert.Eventually(t, func() bool { err := os.Remove(dir); return err == nil || errors.Is(err, os.ErrNotExist) }, 10*time.Second, 10*time.Millisecond)
+			assert.Eventually(t, func() bool { err := os.Remove(dir); return err == nil || errors.Is(err, os.ErrNotExist) }, time.Minute, 10*time.Millisecond)
 		}
 	})
 	return group, func(pid int) {
@@ -103,7 +103,7 @@ func TestProvider_RealPodNetwork(t *testing.T) {
 	}
 	add(pid)
 	sendFrom(t, pid)
-	require.Eventually(t, func() bool { n := network(); return n != nil && *n.TxBytes > 0 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { n := network(); return n != nil && *n.TxBytes > 0 }, time.Minute, 10*time.Millisecond)
 	n := network()
 	assert.Equal(t, "eth0", n.Name)
 	names := map[string]bool{}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sublet-dev/agent/internal/diskusage"
+	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -34,6 +35,17 @@ type part struct {
 	name      string // of the container or the volume
 	path      string
 	uncounted bool
+}
+
+// walk begins to count a part. A file system that a container has mounted over a volume of the disk has none of the files of the
+// node, and may never answer.
+func (p part) walk() *diskusage.Walk {
+	if p.kind == partVolume && !p.uncounted {
+		if is, _, _ := mounts.IsRoot(p.path); is { // of what is not known, the walk reports errors
+			return new(diskusage.Walk)
+		}
+	}
+	return diskusage.New(p.path)
 }
 
 // podCount counts the files of one pod. It can be suspended and continued.
@@ -69,7 +81,7 @@ func newPodCount(pod *Pod) *podCount {
 func (c *podCount) run(ctx context.Context) (done bool) {
 	for len(c.parts) > 0 {
 		if c.walk == nil {
-			c.walk = diskusage.New(c.parts[0].path)
+			c.walk = c.parts[0].walk()
 		}
 		if !c.walk.Run(ctx) {
 			return false

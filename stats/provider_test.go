@@ -208,7 +208,7 @@ func TestProvider_DiskUsage(t *testing.T) {
 	assert.Eventually(t, func() bool {
 		u, err := p.Usage(ctx, time.Time{})
 		return err == nil && u.Pods[0].Volumes["v"].At.After(before)
-	}, 5*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 }
