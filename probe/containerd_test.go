@@ -101,7 +101,7 @@ func TestManager_OnContainerd(t *testing.T) {
 		assert.Equal(t, map[probe.ProbeType]runtime.ProbeResult{
 			probe.Startup: runtime.ProbeSuccess, probe.Readiness: runtime.ProbeSuccess,
 		}, gather(t, m, 2))
-		_, code, err := client.Exec(ctx, id, []string{"rm", "/www/healthz"}, time.Second, 100)
+		_, code, err := client.Exec(ctx, id, []string{"rm", "/www/healthz"}, time.Minute, 100)
 		require.NoError(t, err)
 		require.Zero(t, code)
 		assert.Equal(t, map[probe.ProbeType]runtime.ProbeResult{

@@ -114,7 +114,7 @@ func TestResultsFromStatus(t *testing.T) {
 		assert.Equal(t, tt.want, results, name)
 	}
 	p := &pod{previous: map[string]runtime.ProbeResults{"1": {Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeUnknown, Liveness: runtime.ProbeFailure}}}
-	for k, want := range map[ProbeType]runtime.ProbeResult{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeUnknown, Liveness: runtime.ProbeSuccess} {
+	for k, want := range map[ProbeType]runtime.ProbeResult{Startup: runtime.ProbeSuccess, Readiness: runtime.ProbeUnknown, Liveness: runtime.ProbeFailure} {
 		assert.Equal(t, want, p.withoutProbe(k, "1"))
 		assert.Equal(t, initial(k), p.withoutProbe(k, "2"))
 	}

@@ -32,7 +32,9 @@ func failed(format string, args ...any) probeOutcome {
 	return probeOutcome{runtime.ProbeFailure, fmt.Sprintf(format, args...)}
 }
 
-func unknown(err error) probeOutcome { return probeOutcome{runtime.ProbeUnknown, err.Error()} }
+func unknown(err error) probeOutcome {
+	return probeOutcome{runtime.ProbeUnknown, text([]byte(err.Error()))}
+}
 
 // target is the input of a run. It is a copy that does not change.
 type target struct {
@@ -51,14 +53,21 @@ func (m *Manager) target(b *probe, c *runtime.Container) target {
 		if s.ID != c.SandboxID {
 			continue
 		}
-		if len(s.IPs) > 0 {
-			t.ip = s.IPs[0]
-		}
+		t.ip = m.primaryIP(s.IPs)
 	}
 	if t.ip == "" && podspec.IsHostNetwork(t.pod) {
 		t.ip = cmp.Or(m.cfg.HostIP(), "127.0.0.1")
 	}
 	return t
+}
+
+// primaryIP returns the address of a pod that its status has first, of those that its network has given
+// it, or "".
+func (m *Manager) primaryIP(ips []string) string {
+	if len(ips) > 1 {
+		ips = runtime.PodIPs(ips, []string{m.cfg.HostIP()})
+	}
+	return cmp.Or(ips...)
 }
 
 // handle runs a probe. It returns when ctx ends.
@@ -157,7 +166,7 @@ func connectionError(ctx context.Context, err error, t target) string {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Sprintf("no answer within %s", timeout(t.spec))
 	}
-	return err.Error()
+	return text([]byte(err.Error())) // a server has its say in it
 }
 
 // network returns the container as probes reach it.

@@ -80,6 +80,7 @@ func TestHTTPProbe_Responses(t *testing.T) {
 		{"HTTP/1.1 503 Down\r\nContent-Length: 6\r\n\r\nsecret", runtime.ProbeFailure, "status 503"},
 		{"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nbroken off", runtime.ProbeFailure, "unexpected EOF"},
 		{"this is not HTTP\r\n\r\n", runtime.ProbeFailure, "malformed HTTP"},
+		{strings.Repeat("\x00", 5000) + "\r\n\r\n", runtime.ProbeFailure, "malformed HTTP"},
 		{"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", maxOutput), runtime.ProbeSuccess, ""},
 		{"", runtime.ProbeFailure, "EOF"},
 	} {
@@ -330,6 +331,8 @@ func TestGRPCProbe(t *testing.T) {
 	tg.spec.GRPC.Service = nil
 	assert.Equal(t, failed("not serving"), m.handle(t.Context(), tg))
 	assert.Equal(t, []string{"[fd00::1]:9000 shop", "[fd00::1]:9000 "}, asked)
+	answer = errors.New("odd \xff" + strings.Repeat("x", 5000))
+	assert.Equal(t, failed("odd %s", strings.Repeat("x", maxMessage-5)), m.handle(t.Context(), tg), "the server has its say in it")
 }
 
 // PB-1: pods with hostNetwork are probed at the address of the node.
@@ -342,12 +345,18 @@ func TestTarget_Address(t *testing.T) {
 	spec := podOf("u", nil, nil, nil)
 	b := &probe{pod: &pod{spec: spec, observed: observed}, container: &spec.Spec.Containers[0]}
 	assert.Equal(t, "10.0.0.1", m.target(b, c).ip)
+	hostIP = "2001:db8::1"
+	assert.Equal(t, "fd00::1", m.target(b, c).ip, "the one that its status has first")
+	hostIP = "192.0.2.1"
 	observed.Sandboxes[1].IPs = nil
 	assert.Empty(t, m.target(b, c).ip)
 	spec.Spec.HostNetwork = true
 	assert.Equal(t, "192.0.2.1", m.target(b, c).ip)
 	hostIP = "192.0.2.2"
 	assert.Equal(t, "192.0.2.2", m.target(b, c).ip, "as it is now")
+	m, err = New(Config{PodCache: newNode(), HostIP: func() string { panic("no address") }})
+	require.NoError(t, err)
+	assert.Equal(t, "127.0.0.1", m.target(b, c).ip, "AG-9")
 	hostIP = ""
 	assert.Equal(t, "127.0.0.1", m.target(b, c).ip, "not known")
 	observed.Sandboxes[1].IPs = []string{"10.0.0.2"}

@@ -187,6 +187,30 @@ func TestManager_Adopt(t *testing.T) {
 			assert.Empty(t, b.Results("u"))
 		})
 	})
+	t.Run("one that is to start again although it exited with 0", func(t *testing.T) {
+		inBubble(t, func(b *bench) {
+			b.n.set("u", "1", runtime.Exited)
+			st := savedStatus(false, false)
+			st.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+			last := &corev1.ContainerStateTerminated{ContainerID: "containerd://1"}
+			st.ContainerStatuses[0].LastTerminationState.Terminated = last
+			for name, unhealthy := range map[string]bool{"containerd://1": true, "containerd://0": false} {
+				last.ContainerID = name
+				b.Adopt("u", st)
+				assert.Equal(t, unhealthy, b.Results("u")["1"].IsUnhealthy(), name)
+			}
+			last.ContainerID = "containerd://1"
+			b.Adopt("u", st)
+			b.AddPod(podOf("u", nil, nil, all))
+			assert.True(t, b.Results("u")["1"].IsUnhealthy())
+			b.n.set("u", "2", runtime.Running)
+			assert.False(t, b.Results("u")["2"].IsUnhealthy())
+			last.ExitCode = 1
+			b.Adopt("u", st)
+			b.n.set("u", "1", runtime.Exited)
+			assert.False(t, b.Results("u")["1"].IsUnhealthy(), "its exit code says it")
+		})
+	})
 	t.Run("another container", func(t *testing.T) {
 		inBubble(t, func(b *bench) {
 			b.n.set("u", "2", runtime.Running)

@@ -32,8 +32,7 @@ const (
 	numKinds
 )
 
-// PodCache returns the last observed state of a pod. It is called under a lock: it must
-// not block and not call the Manager.
+// PodCache returns the last observed state of a pod. It must not block and not call the Manager.
 type PodCache interface {
 	Get(uid types.UID) (runtime.Pod, bool)
 }
@@ -121,9 +120,6 @@ func (c *Config) fill() error {
 	if c.PodCache == nil {
 		errs = append(errs, errors.New("probe: Config.PodCache required"))
 	}
-	if c.HostIP == nil {
-		c.HostIP = func() string { return "" }
-	}
 	if c.UserAgent == "" {
 		c.UserAgent = "kube-probe/1.37"
 	}
@@ -136,6 +132,13 @@ func (c *Config) fill() error {
 	c.Hooks = c.Hooks.guarded(c.Logger)
 	c.Recorder = safe.Events(c.Logger, c.Recorder)
 	c.Dial = safe.Dial(c.Logger, c.Dial)
+	hostIP := c.HostIP
+	c.HostIP = func() (ip string) {
+		if hostIP != nil {
+			safe.Do(c.Logger, "get address of the host", func() { ip = hostIP() })
+		}
+		return ip
+	}
 	return errors.Join(errs...)
 }
 

@@ -31,11 +31,15 @@ func (m *Manager) Adopt(uid types.UID, status corev1.PodStatus) {
 	}
 }
 
-// resultsFromStatus returns the results of the running container of a status, by its id.
+// resultsFromStatus returns the results of the container of a status, by its id, if it runs. One that waits
+// to be started again although it has exited with 0 may have been stopped for a probe.
 func resultsFromStatus(cs *corev1.ContainerStatus) (id string, results runtime.ProbeResults, ok bool) {
 	id = cs.ContainerID
 	if _, bare, named := strings.Cut(id, "://"); named { // a runtime may have no name
 		id = bare
+	}
+	if last := cs.LastTerminationState.Terminated; id != "" && cs.State.Waiting != nil && last != nil && last.ContainerID == cs.ContainerID && last.ExitCode == 0 {
+		return id, runtime.ProbeResults{Startup: runtime.ProbeFailure, Readiness: runtime.ProbeFailure, Liveness: runtime.ProbeFailure}, true
 	}
 	if id == "" || cs.State.Running == nil {
 		return "", runtime.ProbeResults{}, false
@@ -69,7 +73,7 @@ func (p *pod) withoutProbe(k ProbeType, id string) runtime.ProbeResult {
 	case k == Readiness:
 		return v.Readiness
 	default:
-		return initial(k)
+		return v.Liveness
 	}
 }
 

@@ -51,6 +51,7 @@ func New(cfg Config) *Checker {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),
+		grpc.WithMaxHeaderListSize(maxResponse), // the message of an error is in a header
 	}}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,6 +57,23 @@ func TestChecker_Check(t *testing.T) {
 	})
 }
 
+// PB-1: a server cannot make the node read, and keep in the status of a pod, as much as it likes.
+func TestChecker_LargeMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := bufconn.Listen(1 << 16)
+		srv := grpc.NewServer(grpc.UnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+			return nil, status.Error(codes.Internal, strings.Repeat("x", 4<<20))
+		}))
+		healthv1.RegisterHealthServer(srv, health.NewServer())
+		go srv.Serve(l)
+		defer srv.Stop()
+		c := grpchealth.New(grpchealth.Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) }})
+		err := c.Check(t.Context(), "pod:1", "")
+		require.Error(t, err)
+		assert.Less(t, len(err.Error()), 1<<10)
+	})
+}
+
 // PB-2: a server that accepts and does not respond, and one that closes the connection.
 func TestChecker_NoResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -91,7 +109,7 @@ func Example() {
 	healthv1.RegisterHealthServer(srv, health.NewServer())
 	go srv.Serve(l)
 	defer srv.Stop()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	fmt.Println(grpchealth.New(grpchealth.Config{}).Check(ctx, l.Addr().String(), ""))
 	// Output: <nil>
