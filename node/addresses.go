@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -75,6 +77,54 @@ func Addresses(c AddressConfig) ([]corev1.NodeAddress, error) {
 		out = append(out, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
 	}
 	return append(out, corev1.NodeAddress{Type: corev1.NodeHostName, Address: c.Hostname}), nil
+}
+
+// AddressDetector detects the addresses of a node and remembers its IPs, for a Config whose
+// Addresses and CurrentIPs are those of the machine at the time: there may be no network when it
+// boots, and another lease of DHCP later. Its methods may be called from any goroutine.
+type AddressDetector struct {
+	cfg AddressConfig
+
+	mu  sync.Mutex // guards ips
+	ips []string   // that were detected last; before, those that are given
+}
+
+// NewAddressDetector returns a detector. It does no I/O.
+func NewAddressDetector(c AddressConfig) *AddressDetector {
+	d := &AddressDetector{cfg: c}
+	for _, s := range c.IPs {
+		if ip := net.ParseIP(s); ip != nil && !ip.IsUnspecified() { // else it is a family
+			d.ips = append(d.ips, s)
+		}
+	}
+	return d
+}
+
+// Detect returns the addresses now, as Addresses does. It blocks for two seconds at most, if there is
+// no DNS. It is Config.Addresses.
+func (d *AddressDetector) Detect() ([]corev1.NodeAddress, error) {
+	all, err := Addresses(d.cfg)
+	if err != nil {
+		return nil, err
+	}
+	var ips []string
+	for _, address := range all {
+		if address.Type == corev1.NodeInternalIP {
+			ips = append(ips, address.Address)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ips = ips
+	return all, nil
+}
+
+// IPs returns the IPs that were detected last, primary first; before, those that are given, even
+// while the machine does not have them. It does not block. It is Config.CurrentIPs.
+func (d *AddressDetector) IPs() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.ips)
 }
 
 // lookupTimeout bounds the wait for DNS, without which many nodes are.

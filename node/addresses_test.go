@@ -93,3 +93,32 @@ func TestAddresses_OfAMachineWithout(t *testing.T) {
 	_, err = Addresses(AddressConfig{NodeName: "n", IPs: []string{"10.0.0.5"}, InterfaceAddrs: func() ([]net.Addr, error) { return nil, broken }})
 	require.ErrorIs(t, err, broken)
 }
+
+func TestAddressDetector(t *testing.T) {
+	lease := ""
+	d := NewAddressDetector(AddressConfig{
+		NodeName: "n", IPs: []string{"0.0.0.0"},
+		LookupIP: func(string) ([]net.IP, error) { return nil, errors.New("no DNS") },
+		DefaultIP: func(net.IP) (net.IP, error) {
+			if lease == "" {
+				return nil, errors.New("no default routes found")
+			}
+			return net.ParseIP(lease), nil
+		},
+	})
+	_, err := d.Detect()
+	require.ErrorContains(t, err, "no default routes found")
+	assert.Empty(t, d.IPs())
+	for _, lease = range []string{"10.0.0.5", "10.0.0.6"} {
+		got, err := d.Detect()
+		require.NoError(t, err)
+		assert.Equal(t, []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: lease}, {Type: corev1.NodeHostName, Address: "n"}}, got)
+		assert.Equal(t, []string{lease}, d.IPs())
+	}
+	d.IPs()[0] = "192.0.2.1"
+	lease = ""
+	_, err = d.Detect()
+	require.Error(t, err)
+	assert.Equal(t, []string{"10.0.0.6"}, d.IPs(), "those that were detected last")
+	assert.Equal(t, []string{"192.0.2.1"}, NewAddressDetector(AddressConfig{NodeName: "n", IPs: []string{"192.0.2.1"}}).IPs(), "also while the machine does not have it")
+}

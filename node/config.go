@@ -24,7 +24,7 @@ const ResourcePIDs corev1.ResourceName = "pid"
 // Config describes the node to pods and to admission. The zero value of a field
 // sets no bound and makes no statement.
 type Config struct {
-	IPs []string // status.hostIPs, primary first
+	IPs []string // status.hostIPs, primary first. The first of each family counts
 	// CurrentIPs returns the IPs at the time, for a node whose addresses change: pods have them from their next sync on. It must not
 	// block, and is called from any goroutine. Default: IPs.
 	CurrentIPs func() []string
@@ -167,12 +167,14 @@ func (c Config) StatusConfig(nodeName string, machine fs.FS) StatusConfig {
 	}
 }
 
-// HostIPs returns the IPs of the node at the time, primary first; none while they are not known.
+// HostIPs returns the IPs of the node at the time, primary first; none while they are not known. Of each family it
+// is one, as an API server takes no status of a pod with more.
 func (c Config) HostIPs() []string {
+	ips := c.IPs
 	if c.CurrentIPs != nil {
-		return c.CurrentIPs()
+		ips = c.CurrentIPs()
 	}
-	return c.IPs
+	return runtime.PodIPs(ips, ips)
 }
 
 // HostIP returns the primary IP of the node at the time, or "" while it is not known.

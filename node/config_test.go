@@ -95,6 +95,8 @@ func TestConfig_HostIP(t *testing.T) {
 	assert.Equal(t, "10.0.0.2", c.HostIP())
 	current = nil
 	assert.Empty(t, c.HostIP(), "not known")
+	all := node.Config{IPs: []string{"10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"}}
+	assert.Equal(t, []string{"10.0.0.1", "fd00::1"}, all.HostIPs(), "an API server takes one of each family")
 }
 
 func TestConfig_Needs(t *testing.T) {
