@@ -64,3 +64,36 @@ func TestGenerate_BlockedAfterItsEnd(t *testing.T) {
 	st := status.Generate(p, runtime.Report{Observed: runtime.Pod{ObservedAt: now}, Blocked: &runtime.Failure{Message: "no"}}, over, status.NodeInfo{}, now)
 	assert.Equal(t, corev1.PodSucceeded, st.Phase)
 }
+
+// An API server rejects each later status of a pod in which a container has left the state Terminated although it
+// is done by exit code and policy. A container that was stopped because its pod has to wait is never reported in it.
+func TestGenerate_BlockedIsNoEnd(t *testing.T) {
+	blocked := &runtime.Failure{Reason: "Blocked", Message: "NoLicence: all are in use"}
+	for policy, code := range map[string]int32{"Never": 143, "OnFailure": 0} {
+		t.Run(policy, func(t *testing.T) {
+			p, now := pod("policy="+policy, "main:c", "main:d"), time.Unix(1000, 0)
+			var reported corev1.PodStatus
+			next := func(b *runtime.Failure, observed ...runtime.Container) []corev1.ContainerStatus {
+				now = now.Add(time.Minute)
+				reported = status.Generate(p, runtime.Report{Observed: runtime.Pod{ObservedAt: now, Containers: observed}, Blocked: b}, reported, status.NodeInfo{}, now)
+				return reported.ContainerStatuses
+			}
+			done := exited("d", 0, 0)
+			next(nil, running("c", 0), done)
+			next(blocked, running("c", 0), done)
+			st := next(blocked, exited("c", 0, code), done)
+			require.NotNil(t, st[0].State.Waiting)
+			assert.Equal(t, "Blocked", st[0].State.Waiting.Reason)
+			assert.False(t, st[0].Ready)
+			assert.NotNil(t, st[1].State.Terminated, "it was reported before")
+			assert.NotNil(t, next(blocked)[0].State.Waiting)
+			assert.NotNil(t, next(nil)[0].State.Waiting)
+			assert.NotNil(t, next(nil, running("c", 1))[0].State.Running)
+			next(blocked, running("c", 1))
+			st = status.Generate(p, runtime.Report{
+				Observed: runtime.Pod{ObservedAt: now, Containers: []runtime.Container{exited("c", 1, code)}}, Blocked: blocked, Termination: &runtime.Termination{},
+			}, reported, status.NodeInfo{}, now).ContainerStatuses
+			assert.NotNil(t, st[0].State.Terminated, "it does not start again")
+		})
+	}
+}

@@ -265,8 +265,13 @@ func (g *generator) passed(cs, previous *corev1.ContainerStatus) {
 func (g *generator) overlayFailure(s slot, cs *corev1.ContainerStatus) {
 	f := g.report.Failures[s.c.Name]
 	if f.Reason == "" || cs.State.Running != nil || g.final() {
-		if b := g.report.Blocked; b != nil && cs.State.Waiting != nil {
+		switch {
+		case cs.State.Waiting != nil && g.report.Blocked != nil:
 			cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonBlocked}
+		case !g.final() && g.restartsAsFailed(s, cs.State.Terminated):
+			cs.LastTerminationState, cs.State = cs.State, g.waiting(s)
+		case !g.final() && g.wasBlocked(s, cs.State.Terminated):
+			cs.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonBlocked}}
 		}
 		return
 	}

@@ -117,8 +117,23 @@ func TestGenerate_RecursiveReadOnlyIfPossible(t *testing.T) {
 	p := pod("main:c")
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", ReadOnly: true, RecursiveReadOnly: &ifPossible}}
 	for possible, want := range map[bool]corev1.RecursiveReadOnlyMode{true: corev1.RecursiveReadOnlyEnabled, false: corev1.RecursiveReadOnlyDisabled} {
-		st := status.Generate(p, runtime.Report{Observed: view(running("c", 0))}, corev1.PodStatus{}, status.NodeInfo{HasRecursiveReadOnlyMounts: possible}, testTime)
+		st := status.Generate(p, runtime.Report{Observed: view(running("c", 0))}, corev1.PodStatus{}, status.NodeInfo{Handlers: []runtime.Handler{{RecursiveReadOnlyMounts: possible}}}, testTime)
 		assert.Equal(t, want, *st.ContainerStatuses[0].VolumeMounts[0].RecursiveReadOnly)
+	}
+}
+
+// What the handler of the pod can do counts, as when the mount is made.
+func TestGenerate_RecursiveReadOnlyOfAHandler(t *testing.T) {
+	ifPossible := corev1.RecursiveReadOnlyIfPossible
+	env := status.NodeInfo{Handlers: []runtime.Handler{{}, {Name: "new", RecursiveReadOnlyMounts: true}}}
+	for class, want := range map[string]corev1.RecursiveReadOnlyMode{"": corev1.RecursiveReadOnlyDisabled, "new": corev1.RecursiveReadOnlyEnabled, "other": corev1.RecursiveReadOnlyDisabled} {
+		p := pod("main:c")
+		if class != "" {
+			p.Spec.RuntimeClassName = &class
+		}
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", ReadOnly: true, RecursiveReadOnly: &ifPossible}}
+		st := status.Generate(p, runtime.Report{Observed: view(running("c", 0))}, corev1.PodStatus{}, env, testTime)
+		assert.Equal(t, want, *st.ContainerStatuses[0].VolumeMounts[0].RecursiveReadOnly, class)
 	}
 }
 

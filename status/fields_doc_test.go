@@ -51,7 +51,7 @@ func full() []corev1.PodStatus {
 	p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": *qty("1")}}
 	c := &p.Spec.Containers[0]
 	c.Resources = corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{"cpu": *qty("1")}, Limits: corev1.ResourceList{"cpu": *qty("2")}, Claims: []corev1.ResourceClaim{{Name: "claim"}},
+		Requests: corev1.ResourceList{"cpu": *qty("1")}, Limits: corev1.ResourceList{"cpu": *qty("2")}, Claims: []corev1.ResourceClaim{{Name: "claim", Request: "gpu"}},
 	}
 	c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", ReadOnly: true}}
 	ran := running("c", 1)

@@ -22,7 +22,7 @@ func generate(p *corev1.Pod, r runtime.Report) corev1.PodStatus {
 
 func generateAfter(previous corev1.PodStatus, p *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	return status.Generate(p, r, previous, status.NodeInfo{
-		HostIPs: []string{"192.0.2.1", "2001:db8::1"}, RuntimeName: "containerd", HasRecursiveReadOnlyMounts: true,
+		HostIPs: []string{"192.0.2.1", "2001:db8::1"}, RuntimeName: "containerd", Handlers: []runtime.Handler{{RecursiveReadOnlyMounts: true}},
 	}, testTime)
 }
 
@@ -105,6 +105,17 @@ func TestAddresses(t *testing.T) {
 	v.Sandboxes = nil
 	st = status.Generate(pod("main:c"), runtime.Report{Observed: v}, previous, status.NodeInfo{}, testTime)
 	assert.Equal(t, "10.1.1.1", st.PodIP)
+}
+
+// An API server rejects two addresses of one family.
+func TestAddresses_OneOfEachFamily(t *testing.T) {
+	v := view(running("c", 0))
+	v.Sandboxes[0].IPs = []string{"fd00::7", "10.0.0.7", "10.0.0.8", "fd00::8", "?"}
+	st := generate(pod("main:c"), runtime.Report{Observed: v})
+	assert.Equal(t, []corev1.PodIP{{IP: "10.0.0.7"}, {IP: "fd00::7"}}, st.PodIPs)
+	assert.Equal(t, "10.0.0.7", st.PodIP)
+	st = status.Generate(pod("main:c"), runtime.Report{Observed: v}, corev1.PodStatus{}, status.NodeInfo{HostIPs: []string{"2001:db8::1"}}, testTime)
+	assert.Equal(t, []corev1.PodIP{{IP: "fd00::7"}, {IP: "10.0.0.7"}}, st.PodIPs)
 }
 
 // What a listing lacks comes from the spec or the previous status.

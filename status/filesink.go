@@ -93,6 +93,7 @@ func (s *FileSink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodSt
 	if s.hasWritten(pod.UID, sum) {
 		return nil
 	}
+	s.forget(pod.UID) // after a write that fails the file may have either content
 	if err := s.write(name, data); err != nil {
 		return fmt.Errorf("write status of pod %s: %w", pod.UID, err)
 	}
@@ -100,6 +101,12 @@ func (s *FileSink) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodSt
 	defer s.mu.Unlock()
 	s.written[pod.UID] = sum
 	return nil
+}
+
+func (s *FileSink) forget(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.written, uid)
 }
 
 func (s *FileSink) hasWritten(uid types.UID, sum uint64) bool {
@@ -115,9 +122,7 @@ func (s *FileSink) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	delete(s.written, pod.UID)
-	s.mu.Unlock()
+	s.forget(pod.UID)
 	err = s.dir.do(false, func(f *openDir) error {
 		for _, n := range []string{name, partial(name)} {
 			if err := f.Remove(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -170,7 +175,7 @@ func (o *openDir) create(name string) (*os.File, error) {
 // Load returns the pods in the directory, each with its status. A file that is not
 // the status of a pod, or of another pod than its name says, is skipped and is part
 // of the error; the returned pods are valid nevertheless. A directory that does not
-// exist is empty.
+// exist is empty. What a write has left that was interrupted a minute ago is removed.
 func (s *FileSink) Load() ([]*corev1.Pod, error) {
 	root, err := os.OpenRoot(s.dir.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -191,7 +196,11 @@ func (s *FileSink) Load() ([]*corev1.Pod, error) {
 	errs := []error{err, d.Close()}
 	var pods []*corev1.Pod
 	for _, name := range names {
-		if strings.HasPrefix(name, ".") || !strings.HasSuffix(name, ".json") {
+		if strings.HasPrefix(name, ".") {
+			errs = append(errs, removePartial(root, name))
+			continue
+		}
+		if !strings.HasSuffix(name, ".json") {
 			continue
 		}
 		pod, err := s.read(root, name)
@@ -256,6 +265,21 @@ func fileName(pod *corev1.Pod) (string, error) {
 	return head[:min(len(head), room)] + tail, nil
 }
 
-// partial is the name of a file that is being written. Load skips it, and the
-// next write replaces it.
+// partial is the name of a file that is being written. The next write replaces it.
 func partial(name string) string { return "." + name + ".tmp" }
+
+// partialAge is the age from which a file that is being written counts as left by a crash. Its pod may be gone, so
+// that there is no next write.
+const partialAge = time.Minute
+
+// removePartial removes a file that a crash has left. One that another process writes now is no such file.
+func removePartial(root *os.Root, name string) error {
+	info, err := root.Lstat(name)
+	if err != nil || !strings.HasSuffix(name, ".json.tmp") || !info.Mode().IsRegular() || time.Since(info.ModTime()) < partialAge {
+		return nil //nolint:nilerr // it is gone, or another's
+	}
+	if err := root.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

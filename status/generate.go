@@ -17,9 +17,9 @@ type NodeInfo struct {
 	// RuntimeName is the runtime's name. Container ids are reported as
 	// "<runtime>://<id>", or without the prefix if it is empty.
 	RuntimeName string
-	// HasRecursiveReadOnlyMounts reports whether the runtime can make mounts read-only
-	// together with all mounts below them.
-	HasRecursiveReadOnlyMounts bool
+	// Handlers say whether the runtime can make mounts read-only together with all mounts below
+	// them, for the pods of one handler each. They are read-only.
+	Handlers []runtime.Handler
 	// RunsPods reports whether the runtime is a runtime.PodSyncer: the status of a pod is
 	// that of its object in the runtime, and nothing is derived from containers.
 	RunsPods bool
@@ -42,7 +42,7 @@ type NodeInfo struct {
 func Generate(pod *corev1.Pod, r runtime.Report, previous corev1.PodStatus, env NodeInfo, now time.Time) corev1.PodStatus {
 	g := generator{pod: pod, report: &r, previous: &previous, env: &env, now: stamp(now)}
 	if env.RunsPods {
-		return g.reportedStatus()
+		return clipped(g.reportedStatus())
 	}
 	g.all = runtime.RestartAllStatusOf(pod, &r.Observed)
 	g.initDone = g.observed() && runtime.Initialized(pod, &r.Observed)
@@ -66,7 +66,7 @@ func Generate(pod *corev1.Pod, r runtime.Report, previous corev1.PodStatus, env 
 	}
 	g.podResources(&st)
 	st.Conditions = g.conditions(&st)
-	return st
+	return clipped(st)
 }
 
 // generator carries the arguments of Generate. All of them are read-only.
@@ -135,7 +135,7 @@ func (g *generator) addresses(st *corev1.PodStatus) {
 			st.PodIPs = append(st.PodIPs, corev1.PodIP(ip))
 		}
 	case g.observed():
-		for _, ip := range sandbox.IPs {
+		for _, ip := range runtime.PodIPs(sandbox.IPs, g.env.HostIPs) {
 			st.PodIPs = append(st.PodIPs, corev1.PodIP{IP: ip})
 		}
 	default:

@@ -37,7 +37,7 @@ func inputs(pod *corev1.Pod, r *runtime.Report, env NodeInfo) *generateInputs {
 func (s *generateInputs) equal(pod *corev1.Pod, r *runtime.Report, env NodeInfo) bool {
 	return !inTransition(r) && s.pod.Equal(pod, &r.Observed, r.Probes) && sameResources(s.resources, r.Resources) &&
 		s.env.RunsPods == env.RunsPods && s.env.RuntimeName == env.RuntimeName &&
-		s.env.HasRecursiveReadOnlyMounts == env.HasRecursiveReadOnlyMounts && slices.Equal(s.env.HostIPs, env.HostIPs)
+		slices.Equal(s.env.Handlers, env.Handlers) && slices.Equal(s.env.HostIPs, env.HostIPs)
 }
 
 func sameResources(a, b runtime.ResourceStatuses) bool {

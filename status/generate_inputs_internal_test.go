@@ -37,11 +37,14 @@ func TestGenerateInputs_Equal(t *testing.T) {
 	require.NotNil(t, in)
 	require.True(t, in.equal(pod, report, env))
 	for name, change := range map[string]func(r *runtime.Report, env *NodeInfo){
-		"time of observation":    func(r *runtime.Report, _ *NodeInfo) { r.Observed.ObservedAt = r.Observed.ObservedAt.Add(1) },
-		"probe results":          func(r *runtime.Report, _ *NodeInfo) { r.Probes = nil },
-		"resources":              func(r *runtime.Report, _ *NodeInfo) { r.Resources = runtime.ResourceStatuses{"c": {{Name: "gpu"}}} },
-		"runtime name":           func(_ *runtime.Report, env *NodeInfo) { env.RuntimeName = "other" },
-		"read-only mounts":       func(_ *runtime.Report, env *NodeInfo) { env.HasRecursiveReadOnlyMounts = true },
+		"time of observation": func(r *runtime.Report, _ *NodeInfo) { r.Observed.ObservedAt = r.Observed.ObservedAt.Add(1) },
+		"probe results":       func(r *runtime.Report, _ *NodeInfo) { r.Probes = nil },
+		"resources":           func(r *runtime.Report, _ *NodeInfo) { r.Resources = runtime.ResourceStatuses{"c": {{Name: "gpu"}}} },
+		"runtime name":        func(_ *runtime.Report, env *NodeInfo) { env.RuntimeName = "other" },
+		"read-only mounts": func(_ *runtime.Report, env *NodeInfo) {
+			env.Handlers = []runtime.Handler{{RecursiveReadOnlyMounts: true}}
+		},
+		"handlers":               func(_ *runtime.Report, env *NodeInfo) { env.Handlers = []runtime.Handler{{Name: "kata"}} },
 		"a runtime of pods":      func(_ *runtime.Report, env *NodeInfo) { env.RunsPods = true },
 		"host addresses":         func(_ *runtime.Report, env *NodeInfo) { env.HostIPs = nil },
 		"a failure":              func(r *runtime.Report, _ *NodeInfo) { r.Failures = map[string]runtime.Failure{"c": {}} },

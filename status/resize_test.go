@@ -118,7 +118,7 @@ func TestGenerate_ResourcesOfAContainer(t *testing.T) {
 			got := container(p, tc.before, tc.now)
 			assert.Equal(t, tc.want, got.Resources.Limits.Cpu().String())
 			assert.Equal(t, "500m", got.AllocatedResources.Cpu().String())
-			assert.Empty(t, got.Resources.Claims)
+			assert.Equal(t, []corev1.ResourceClaim{{Name: "claim"}}, got.Resources.Claims)
 		})
 	}
 	none := container(pod("main:c"), view(), view(running("c", 0)))

@@ -1,6 +1,8 @@
 package status
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -25,7 +27,6 @@ func (g *generator) containerResources(s slot, observed *runtime.Container, cs, 
 		cs.Resources = previous.Resources
 	default:
 		cs.Resources = s.c.Resources.DeepCopy()
-		cs.Resources.Claims = nil
 	}
 }
 
@@ -45,7 +46,6 @@ func (g *generator) podResources(st *corev1.PodStatus) {
 // the container.
 func actual(pod *corev1.Pod, spec *corev1.ResourceRequirements, observed *runtime.Resources) *corev1.ResourceRequirements {
 	out := spec.DeepCopy()
-	out.Claims = nil
 	for _, f := range fields(observed) {
 		list := &out.Requests
 		if f.limit {
@@ -142,11 +142,23 @@ func (g *generator) volumeMounts(c *corev1.Container) []corev1.VolumeMountStatus
 		}
 		if mode == corev1.RecursiveReadOnlyIfPossible {
 			mode = corev1.RecursiveReadOnlyDisabled
-			if g.env.HasRecursiveReadOnlyMounts {
+			if g.hasRecursiveReadOnlyMounts() {
 				mode = corev1.RecursiveReadOnlyEnabled
 			}
 		}
 		out[i].RecursiveReadOnly = &mode
 	}
 	return out
+}
+
+// hasRecursiveReadOnlyMounts reports whether the handler of the pod can make mounts read-only
+// together with all mounts below them.
+func (g *generator) hasRecursiveReadOnlyMounts() bool {
+	name := ""
+	if class := g.pod.Spec.RuntimeClassName; class != nil {
+		name = *class
+	}
+	return slices.ContainsFunc(g.env.Handlers, func(h runtime.Handler) bool {
+		return h.Name == name && h.RecursiveReadOnlyMounts
+	})
 }

@@ -22,6 +22,25 @@ func mayRestart(pod *corev1.Pod, c *corev1.Container, end *corev1.ContainerState
 	return podspec.RestartRuleAction(c, end.ExitCode) != "" || podspec.RestartsByPolicy(pod, c, failed)
 }
 
+// restartsAsFailed reports whether a container starts again because it has failed although its exit code
+// is 0. It is never reported as terminated: by exit code and policy it is done then, and an API server
+// rejects every later status in which it is not.
+func (g *generator) restartsAsFailed(s slot, end *corev1.ContainerStateTerminated) bool {
+	return end != nil && end.ExitCode == 0 && s.kind != runtime.Ephemeral &&
+		podspec.RestartRuleAction(s.c, 0) == "" && !podspec.RestartsByPolicy(g.pod, s.c, false) &&
+		mayRestart(g.pod, s.c, end, g.unhealthy(s.c.Name))
+}
+
+// wasBlocked reports whether a container was stopped because its pod has to wait, and would not start again by
+// its exit code and the policy. It is not reported as terminated either, unless it was already.
+func (g *generator) wasBlocked(s slot, end *corev1.ContainerStateTerminated) bool {
+	if g.report.Blocked == nil || end == nil || s.kind != runtime.Regular || mayRestart(g.pod, s.c, end, false) {
+		return false
+	}
+	previous := g.previousOf(s)
+	return previous == nil || previous.State.Terminated == nil
+}
+
 // initSucceeded reports whether an init container with that termination succeeded.
 // One that lost a process to the OOM killer did not, as in runtime.Plan.
 func initSucceeded(end *corev1.ContainerStateTerminated) bool {

@@ -134,7 +134,7 @@ func (l *sinkQueue) abandon(wg *sync.WaitGroup) error {
 	if len(l.items) == 0 {
 		return nil
 	}
-	return fmt.Errorf("status: %d statuses not sent to %T", len(l.items), l.sink)
+	return fmt.Errorf("%d statuses not sent to %T", len(l.items), l.sink)
 }
 
 // retryNow begins the flush: it ends all back-offs once.
