@@ -68,7 +68,7 @@ func (c *calls) waitUntilIdle(t *testing.T) {
 			before, since = total, time.Now()
 		}
 		return time.Since(since) > time.Second
-	}, 30*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 // newSleepPod returns a pod with one container that runs for an hour.
@@ -120,7 +120,7 @@ func TestGenerator_OnContainerd(t *testing.T) {
 		defer wg.Wait()
 		defer cancel()
 		if !strings.HasPrefix(n.Name, "containerd-1.6") { // later ones have an event stream
-			require.Eventually(t, streaming.Load, 30*time.Second, 10*time.Millisecond)
+			require.Eventually(t, streaming.Load, time.Minute, 10*time.Millisecond)
 			count.waitUntilIdle(t) // the relist that follows is over
 		}
 
@@ -177,9 +177,9 @@ func TestGenerator_OnContainerd(t *testing.T) {
 		// are no events but PodSync; later changes are reported as before.
 		stream := streaming.Load()
 		n.StopDaemon(t, syscall.SIGKILL)
-		require.Eventually(t, func() bool { return !streaming.Load() }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return !streaming.Load() }, time.Minute, 10*time.Millisecond)
 		n.StartDaemon(t)
-		require.Eventually(t, func() bool { return streaming.Load() == stream }, 60*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return streaming.Load() == stream }, time.Minute, 10*time.Millisecond)
 		_, err = g.GetNewerThan(ctx, pod.UID, time.Now())
 		require.NoError(t, err)
 		for _, e := range g.Drain() { // inspections failed meanwhile
@@ -188,11 +188,11 @@ func TestGenerator_OnContainerd(t *testing.T) {
 		require.NoError(t, g.Healthy())
 
 		killedAt := time.Now()
-		_, _, err = client.Exec(ctx, observed.Containers[0].ID, []string{"kill", "-TERM", "1"}, time.Second, 100)
+		_, _, err = client.Exec(ctx, observed.Containers[0].ID, []string{"kill", "-TERM", "1"}, time.Minute, 100)
 		require.NoError(t, err)
 		select {
 		case <-g.Notify():
-		case <-time.After(30 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("no event for the exit of the container")
 		}
 		t.Logf("stream %v: event %v after the signal", streaming.Load(), time.Since(killedAt))

@@ -66,7 +66,8 @@ func (s *Syncer) block(ctx context.Context, pod *corev1.Pod, observed runtime.Po
 	result := runtime.SyncResult{RequeueAt: time.Now().Add(blockedRetry)}
 	switch {
 	case observed.CouldHaveRunningContainers() || observed.ReadySandbox() != nil:
-		return result, s.cfg.Runtime.Kill(ctx, pod, observed, runtime.Termination{GracePeriod: podspec.GracePeriod(pod)})
+		grace := max(podspec.GracePeriod(pod), time.Second) // none would be by force
+		return result, s.cfg.Runtime.Kill(ctx, pod, observed, runtime.Termination{GracePeriod: grace})
 	case hasRemains(observed):
 		return result, s.removeRemains(ctx, observed, st)
 	}

@@ -153,3 +153,17 @@ func TestSync_BlockedByPreviousProcess(t *testing.T) {
 		})
 	}
 }
+
+// PW-5: a grace period of 0 in the spec is a second, and no kill by force, which runs no hook.
+func TestSync_BlockedPodIsNotKilledByForce(t *testing.T) {
+	for _, seconds := range []int64{0, 30} {
+		n := &fakeNode{phase: corev1.PodPending}
+		cfg := newConfig(t, n)
+		cfg.SoftAdmitters = []podsync.SoftAdmitter{new(licence)}
+		p := newTestPod()
+		p.Spec.TerminationGracePeriodSeconds = &seconds
+		_, err := newSyncer(t, cfg).Sync(t.Context(), p, runningPod(0))
+		require.NoError(t, err)
+		require.Equal(t, runtime.Termination{GracePeriod: time.Duration(max(seconds, 1)) * time.Second}, n.killed)
+	}
+}

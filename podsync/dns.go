@@ -1,7 +1,10 @@
 package podsync
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -10,16 +13,19 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-const maxHostname = 63
+const (
+	maxHostname = 63
+	maxFQDN     = 64 // of the kernel
+)
 
 // hostname returns the host name of a pod and its domain. Both are empty for a pod on
 // the network of the host, for which the runtime sets the name of the host.
-func hostname(pod *corev1.Pod, clusterDomain string) (name, domain string) {
+func hostname(pod *corev1.Pod, clusterDomain string) (name, domain string, err error) {
 	if pod.Spec.HostNetwork {
-		return "", ""
+		return "", "", nil
 	}
 	if o := pod.Spec.HostnameOverride; o != nil {
-		return *o, ""
+		return *o, "", nil
 	}
 	name = pod.Spec.Hostname
 	if name == "" {
@@ -32,9 +38,11 @@ func hostname(pod *corev1.Pod, clusterDomain string) (name, domain string) {
 		domain = pod.Spec.Subdomain + "." + pod.Namespace + ".svc." + clusterDomain
 	}
 	if set := pod.Spec.SetHostnameAsFQDN; set != nil && *set && domain != "" {
-		name += "." + domain
+		if name += "." + domain; len(name) > maxFQDN {
+			return "", "", fmt.Errorf("the FQDN %s, which is to be the host name, has %d characters; %d are the most", name, len(name), maxFQDN)
+		}
 	}
-	return name, domain
+	return name, domain, nil
 }
 
 // resolver returns the DNS settings of a pod. An empty result means those of the node,
@@ -47,16 +55,18 @@ func (s *Syncer) resolver(pod *corev1.Pod) (runtime.DNS, error) {
 	switch {
 	case policy == corev1.DNSNone:
 	case cluster:
+		ofNode, err := s.resolvConfs.read(s.resolvConf())
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return runtime.DNS{}, fmt.Errorf("read resolver configuration of the node: %w", err)
+		}
 		d.Servers = slices.Clone(node.ClusterDNS)
 		if node.ClusterDomain != "" {
 			d.Searches = []string{pod.Namespace + ".svc." + node.ClusterDomain, "svc." + node.ClusterDomain, node.ClusterDomain}
 		}
+		d.Searches = unique(append(d.Searches, ofNode.Searches...))
 		d.Options = []string{"ndots:5"}
 	default:
-		path := node.ResolvConf
-		if path == defaultResolvConf {
-			path = s.resolvConfs.reachable(path, resolvedConf)
-		}
+		path := s.resolvConf()
 		if path == defaultResolvConf && pod.Spec.DNSConfig == nil {
 			return runtime.DNS{}, nil // runtimes copy that file themselves
 		}
@@ -66,6 +76,15 @@ func (s *Syncer) resolver(pod *corev1.Pod) (runtime.DNS, error) {
 		}
 	}
 	return withDNSConfig(d, pod.Spec.DNSConfig), nil
+}
+
+// resolvConf returns the resolver configuration of the node that pods can use.
+func (s *Syncer) resolvConf() string {
+	path := s.cfg.Node.ResolvConf
+	if path == defaultResolvConf {
+		path = s.resolvConfs.reachable(path, resolvedConf)
+	}
+	return path
 }
 
 // withDNSConfig adds spec.dnsConfig. Its options replace options of the same name.
@@ -80,11 +99,50 @@ func withDNSConfig(d runtime.DNS, c *corev1.PodDNSConfig) runtime.DNS {
 		if o.Value != nil && *o.Value != "" {
 			text += ":" + *o.Value
 		}
-		d.Options = slices.DeleteFunc(d.Options, func(existing string) bool {
-			name, _, _ := strings.Cut(existing, ":")
-			return name == o.Name
-		})
-		d.Options = append(d.Options, text)
+		d.Options = withOption(d.Options, text)
+	}
+	return d
+}
+
+// withOption adds an option, which replaces one of the same name.
+func withOption(options []string, option string) []string {
+	name, _, _ := strings.Cut(option, ":")
+	options = slices.DeleteFunc(options, func(existing string) bool {
+		was, _, _ := strings.Cut(existing, ":")
+		return was == name
+	})
+	return append(options, option)
+}
+
+// Limits of a resolver configuration. Those of the cluster, the node and the pod can exceed them
+// together, and resolvers then ignore what they like, or fail.
+const (
+	maxNameservers  = 3
+	maxSearches     = 32
+	maxSearchLength = 2048 // of all together
+	maxDomain       = 253
+)
+
+// limitDNS returns what of the settings is within the limits, and tells by an event that something is
+// left out.
+func (s *Syncer) limitDNS(ctx context.Context, pod *corev1.Pod, st *podState, d runtime.DNS) runtime.DNS {
+	var omitted []string
+	if len(d.Servers) > maxNameservers {
+		d.Servers = d.Servers[:maxNameservers]
+		omitted = append(omitted, fmt.Sprintf("a resolver uses %d name servers at most; the pod gets %s", maxNameservers, strings.Join(d.Servers, " ")))
+	}
+	n := len(d.Searches)
+	d.Searches = d.Searches[:min(n, maxSearches)]
+	d.Searches = slices.DeleteFunc(d.Searches, func(domain string) bool { return len(domain) > maxDomain })
+	for len(strings.Join(d.Searches, " ")) > maxSearchLength {
+		d.Searches = d.Searches[:len(d.Searches)-1]
+	}
+	if len(d.Searches) < n {
+		omitted = append(omitted, fmt.Sprintf("a resolver uses %d search domains of %d characters at most, with %d characters in total; the pod gets %s",
+			maxSearches, maxDomain, maxSearchLength, strings.Join(d.Searches, " ")))
+	}
+	if len(omitted) > 0 {
+		s.emitOnce(ctx, pod, st, reasonDNS, errors.New(strings.Join(omitted, "; ")))
 	}
 	return d
 }

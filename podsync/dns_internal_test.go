@@ -1,6 +1,7 @@
 package podsync
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ import (
 
 func TestResolver(t *testing.T) {
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	require.NoError(t, os.WriteFile(conf, []byte("# node\nnameserver 10.0.0.2\nsearch corp example.com\noptions ndots:2 timeout:1\n"), 0o600))
+	require.NoError(t, os.WriteFile(conf, []byte("# node\nnameserver 10.0.0.2\nsearch other\nsearch corp. . example.com\noptions ndots:3\noptions ndots:2 timeout:1\n"), 0o600))
 	two, empty := "2", ""
 	extra := &corev1.PodDNSConfig{
 		Nameservers: []string{"1.1.1.1", "10.0.0.2"}, Searches: []string{"mine"},
@@ -41,11 +42,17 @@ func TestResolver(t *testing.T) {
 			Servers: []string{"1.1.1.1", "10.0.0.2"}, Searches: []string{"mine"}, Options: []string{"ndots:2", "edns0"},
 		}},
 		{"cluster first", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}, cluster, runtime.DNS{
-			Servers: []string{"10.96.0.10"}, Searches: []string{"ns.svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"},
+			Servers: []string{"10.96.0.10"}, Searches: []string{"ns.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp", "example.com"}, Options: []string{"ndots:5"},
+		}},
+		{"cluster first without a domain", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}, Node{ResolvConf: conf, ClusterDNS: []string{"10.96.0.10"}}, runtime.DNS{
+			Servers: []string{"10.96.0.10"}, Searches: []string{"corp", "example.com"}, Options: []string{"ndots:5"},
+		}},
+		{"cluster first where the node has no file", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}, Node{ResolvConf: conf + ".none", ClusterDNS: []string{"10.96.0.10"}}, runtime.DNS{
+			Servers: []string{"10.96.0.10"}, Options: []string{"ndots:5"},
 		}},
 		{"cluster first on the host's network", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst, HostNetwork: true}, cluster, ofNode},
 		{"cluster first with host network", corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirstWithHostNet, HostNetwork: true}, cluster, runtime.DNS{
-			Servers: []string{"10.96.0.10"}, Searches: []string{"ns.svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"},
+			Servers: []string{"10.96.0.10"}, Searches: []string{"ns.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp", "example.com"}, Options: []string{"ndots:5"},
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -56,6 +63,50 @@ func TestResolver(t *testing.T) {
 		})
 	}
 }
+
+// What a resolver would ignore or fail for is left out, and an event tells it.
+func TestSyncer_LimitDNS(t *testing.T) {
+	domains := func(n, length int) (out []string) {
+		for i := range n {
+			out = append(out, fmt.Sprintf("%0*d", length, i))
+		}
+		return out
+	}
+	for name, tt := range map[string]struct {
+		servers, searches []string
+		keptServers, kept int
+		event             string
+	}{
+		"within the limits":      {domains(3, 8), domains(32, 8), 3, 32, ""},
+		"nothing":                {nil, nil, 0, 0, ""},
+		"too many servers":       {domains(4, 2), domains(1, 8), 3, 1, "a resolver uses 3 name servers at most; the pod gets 00 01 02"},
+		"too many domains":       {nil, domains(33, 1), 0, 32, "a resolver uses 32 search domains of 253 characters at most, with 2048 characters in total"},
+		"domains that are long":  {nil, domains(2, 254), 0, 0, "a resolver uses 32 search domains of 253 characters at most, with 2048 characters in total"},
+		"domains of 2048 bytes":  {nil, append(domains(8, 227), strings.Repeat("x", 224)), 0, 9, ""},
+		"domains above 2048":     {nil, append(domains(8, 227), strings.Repeat("x", 225)), 0, 8, "a resolver uses 32 search domains of 253 characters at most, with 2048 characters in total"},
+		"both servers and other": {domains(5, 1), domains(40, 1), 3, 32, "the pod gets 0 1 2; a resolver uses 32 search domains"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var events eventList
+			s := &Syncer{cfg: Config{Recorder: &events}}
+			d := s.limitDNS(t.Context(), &corev1.Pod{}, &podState{}, runtime.DNS{Servers: tt.servers, Searches: tt.searches, Options: []string{"ndots:5"}})
+			require.Equal(t, tt.servers[:tt.keptServers], d.Servers)
+			require.Len(t, d.Searches, tt.kept)
+			require.Equal(t, []string{"ndots:5"}, d.Options)
+			if tt.event == "" {
+				require.Empty(t, events)
+				return
+			}
+			require.Len(t, events, 1)
+			require.Equal(t, "DNSConfigForming", events[0].Reason)
+			require.Contains(t, events[0].Message, tt.event)
+		})
+	}
+}
+
+type eventList []*corev1.Event
+
+func (l *eventList) Record(e *corev1.Event) { *l = append(*l, e) }
 
 // Pods do not reach the stub resolver of systemd-resolved on the node's loopback.
 func TestReachable(t *testing.T) {
@@ -134,11 +185,18 @@ func TestHostname(t *testing.T) {
 		{"host network", "web", corev1.PodSpec{HostNetwork: true, Hostname: "db"}, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			host, domain := hostname(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: tt.podName, Namespace: "ns"}, Spec: tt.spec}, "cluster.local")
+			host, domain, err := hostname(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: tt.podName, Namespace: "ns"}, Spec: tt.spec}, "cluster.local")
+			require.NoError(t, err)
 			require.Equal(t, tt.host, host)
 			require.Equal(t, tt.domain, domain)
 		})
 	}
-	_, domain := hostname(&corev1.Pod{Spec: corev1.PodSpec{Subdomain: "sub"}}, "")
+	_, domain, err := hostname(&corev1.Pod{Spec: corev1.PodSpec{Subdomain: "sub"}}, "")
+	require.NoError(t, err)
 	require.Empty(t, domain, "no cluster domain")
+	for n, fits := range map[int]bool{64: true, 65: false} { // the kernel would reject it, with a message that says nothing
+		name := strings.Repeat("a", n-len(".sub..svc.cluster.local"))
+		_, _, err = hostname(&corev1.Pod{Spec: corev1.PodSpec{Hostname: name, Subdomain: "sub", SetHostnameAsFQDN: &yes}}, "cluster.local")
+		require.Equal(t, fits, err == nil, n)
+	}
 }

@@ -380,3 +380,32 @@ func TestCleanupOrphan_Fails(t *testing.T) {
 	require.NoError(t, os.WriteFile(cfg.PodsDir, nil, 0o600))
 	require.ErrorContains(t, s.CleanupOrphan(t.Context(), "uid-7"), "remove pod directory")
 }
+
+// An API server forgets an event after an hour. The reason why a pod does not start stays visible while it lasts.
+func TestSync_RepeatsLastingError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &fakeNode{phase: corev1.PodPending, fail: map[string]error{"mount": errBoom}}
+		s := newSyncer(t, newConfig(t, n))
+		for range 2*60 + 1 {
+			_, err := s.Sync(t.Context(), newTestPod(), runtime.Pod{})
+			require.ErrorIs(t, err, errBoom)
+			time.Sleep(30 * time.Second)
+		}
+		require.Len(t, n.events, 7, "one in ten minutes")
+		assert.Equal(t, n.events[0].Message, n.events[6].Message)
+	})
+}
+
+// Of several errors with one reason each is emitted once.
+func TestSync_ErrorsOfOneReason(t *testing.T) {
+	n := &fakeNode{phase: corev1.PodPending}
+	cfg, p := newConfig(t, n), newTestPod()
+	cfg.Objects = objects{}
+	p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "a"}, {Name: "b"}}
+	s := newSyncer(t, cfg)
+	for range 3 {
+		_, err := s.Sync(t.Context(), p, runtime.Pod{})
+		require.NoError(t, err)
+	}
+	assert.Equal(t, []string{"FailedToRetrieveImagePullSecret", "FailedToRetrieveImagePullSecret"}, reasons(n.events))
+}

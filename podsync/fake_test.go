@@ -31,9 +31,11 @@ type fakeNode struct {
 	saved    corev1.PodStatus // by a previous process
 	start    *metav1.Time
 	counts   []corev1.ContainerStatus
+	reported []corev1.PodCondition
 	plan     []runtime.Action
 	events   []*corev1.Event
-	kills    []runtime.Termination
+	kills    []runtime.Termination // requested
+	killed   runtime.Termination   // the last
 	opts     runtime.RunOptions
 	inUse    error // why the limit of the cgroup is not lowered yet
 }
@@ -57,7 +59,10 @@ func (n *fakeNode) Apply(_ context.Context, _ *corev1.Pod, plan []runtime.Action
 	return n.applied
 }
 
-func (n *fakeNode) Kill(context.Context, *corev1.Pod, runtime.Pod, runtime.Termination) error {
+func (n *fakeNode) Kill(_ context.Context, _ *corev1.Pod, _ runtime.Pod, t runtime.Termination) error {
+	n.mu.Lock()
+	n.killed = t
+	n.mu.Unlock()
 	return n.step("kill")
 }
 func (n *fakeNode) Remove(context.Context, runtime.Pod) error { return n.step("remove containers") }
@@ -71,7 +76,7 @@ func (n *fakeNode) Observe(_ *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.reports = append(n.reports, r)
-	return corev1.PodStatus{Phase: n.phase, StartTime: n.start, ContainerStatuses: n.counts}
+	return corev1.PodStatus{Phase: n.phase, StartTime: n.start, ContainerStatuses: n.counts, Conditions: n.reported}
 }
 
 func (n *fakeNode) Get(types.UID) (corev1.PodStatus, bool) { return n.saved, n.saved.Phase != "" }

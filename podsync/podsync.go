@@ -271,8 +271,8 @@ type podState struct {
 	blocked        *runtime.Failure           // why the pod waits for soft admission; nil: it does not
 	attempts       map[string]uint32          // of containers that were removed while the pod waited
 	failures       map[string]runtime.Failure // of the last Apply
-	previousErrors map[string]string          // errors of the previous sync by reason; each was emitted
-	currentErrors  map[string]string          // errors of this sync
+	previousErrors map[string]time.Time       // errors of the previous sync with their reasons, and when each was emitted last
+	currentErrors  map[string]time.Time       // errors of this sync
 	settled        podinput.Input             // what there was nothing to do for
 	updated        *corev1.Pod                // the pod whose labels and annotations the runtime has; nil: unknown
 	final          *runtime.Pod               // the state observed after all containers had stopped
@@ -282,6 +282,8 @@ type podState struct {
 	active         time.Time                  // start time on the monotonic clock
 	ends           map[string]time.Time       // ends of exited containers by id, on the monotonic clock
 	logged         loggedState
+	resize         resizeState
+	sandboxAttempt uint32 // of the newest sandbox whose creation an event says to replace another
 
 	inRuntime      bool   // the last sync observed a sandbox
 	limitErr       error  // why the memory limit of the cgroup is not lowered yet
@@ -322,26 +324,29 @@ func (st *podState) collectErrors() (end func()) {
 	return func() { st.previousErrors = st.currentErrors }
 }
 
+// repeatErrorPeriod is the time after which an error that lasts is emitted once more: an API server
+// forgets events, after an hour by default, and nothing else may say why a pod does not start.
+const repeatErrorPeriod = 10 * time.Minute
+
 // emitOnce emits an error as an event, and reports whether it did: an error that the
-// previous call had too is not emitted again. Errors after the end of ctx do not count,
-// because then the agent itself has cancelled the call, to terminate the pod for
+// previous call had too is emitted again only after repeatErrorPeriod. Errors after the end of ctx
+// do not count, because then the agent itself has cancelled the call, to terminate the pod for
 // example.
 func (s *Syncer) emitOnce(ctx context.Context, pod *corev1.Pod, st *podState, reason string, err error) (emitted bool) {
 	if ctx.Err() != nil {
 		return false
 	}
-	text := err.Error()
+	now, key := time.Now(), reason+": "+err.Error()
+	at, known := st.previousErrors[key]
+	if known = known && now.Sub(at) < repeatErrorPeriod; !known {
+		at = now
+		s.record(pod, corev1.EventTypeWarning, reason, err.Error())
+	}
 	if st.currentErrors == nil {
-		st.currentErrors = map[string]string{}
+		st.currentErrors = map[string]time.Time{}
 	}
-	st.currentErrors[reason] = text
-	if st.previousErrors[reason] == text {
-		return false
-	}
-	if s.cfg.Recorder != nil {
-		s.cfg.Recorder.Record(podspec.NewEvent(pod, corev1.EventTypeWarning, reason, text, time.Now()))
-	}
-	return true
+	st.currentErrors[key] = at
+	return !known
 }
 
 func (s *Syncer) probeResults(uid types.UID, observed runtime.Pod) runtime.PodProbeResults {

@@ -39,10 +39,13 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState, wor
 		return opts, "", nil
 	}
 	opts.NodeName, opts.HostIPs, opts.Allocatable, opts.Objects = s.cfg.Node.Name, s.cfg.Node.IPs(), s.cfg.Node.Allocatable, s.cfg.Objects
-	opts.Hostname, opts.ClusterDomain = hostname(pod, s.cfg.Node.ClusterDomain)
+	if opts.Hostname, opts.ClusterDomain, err = hostname(pod, s.cfg.Node.ClusterDomain); err != nil {
+		return opts, reasonSandbox, err
+	}
 	if opts.DNS, err = s.resolver(pod); err != nil {
 		return opts, reasonDirectory, err
 	}
+	opts.DNS = s.limitDNS(ctx, pod, st, opts.DNS)
 	if s.cfg.Volumes != nil {
 		opts.SubPath = func(ctx context.Context, container string, _ int, mount corev1.VolumeMount) (string, error) {
 			return s.cfg.Volumes.SubPath(ctx, pod.UID, container, opts.Volumes[mount.Name], mount.SubPath)

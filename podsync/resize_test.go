@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -122,6 +123,124 @@ func TestSync_LowersLimitsOfPodAfterContainers(t *testing.T) {
 			if tt.lowerErr != nil {
 				assert.Equal(t, runtime.Failure{Reason: corev1.PodReasonError, Message: "busy", Err: tt.lowerErr}, n.reports[len(n.reports)-1].Failures[""])
 			}
+		})
+	}
+}
+
+// A resize that the containers need nothing for starts and completes, too; one that cannot be made
+// is reported once for each reason; and nothing is reported of pods that were not resized.
+func TestSync_RecordsResizes(t *testing.T) {
+	pod := newTestPod()
+	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Mi")}
+	podspec.Default(pod)
+	n := &fakeNode{phase: corev1.PodRunning}
+	s := newSyncer(t, newConfig(t, n))
+	inProgress := func(reason, message string) {
+		n.reported = []corev1.PodCondition{{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: reason, Message: message}}
+	}
+	recorded := func() (out []string) {
+		for _, e := range n.events {
+			out = append(out, e.Type+" "+e.Reason+" "+e.Message)
+		}
+		n.events = nil
+		return out
+	}
+	sync := func() []string {
+		observed := runningPod(0)
+		observed.Containers[0].Hash = runtime.HashContainer(&pod.Spec.Containers[0])
+		_, err := s.Sync(t.Context(), pod, observed)
+		require.NoError(t, err)
+		return recorded()
+	}
+	assert.Empty(t, sync())
+	pod = pod.DeepCopy()
+	assert.Empty(t, sync(), "an update without other resources")
+
+	pod = pod.DeepCopy()
+	pod.Generation = 2
+	pod.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("32Mi")
+	const second = `{"containers":[{"name":"main","resources":{"requests":{"memory":"32Mi"}}}],"generation":2}`
+	assert.Equal(t, []string{"Normal ResizeStarted Resize started: " + second, "Normal ResizeCompleted Resize completed: " + second}, sync())
+	assert.Empty(t, sync())
+
+	pod = pod.DeepCopy()
+	pod.Generation = 3
+	pod.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("64Mi")
+	const third = `{"containers":[{"name":"main","resources":{"requests":{"memory":"64Mi"}}}],"generation":3`
+	inProgress("", "")
+	assert.Equal(t, []string{"Normal ResizeStarted Resize started: " + third + "}"}, sync())
+	inProgress(corev1.PodReasonError, "in use")
+	assert.Equal(t, []string{"Warning ResizeError Resize failed, and is tried again: " + third + `,"error":"in use"}`}, sync())
+	assert.Empty(t, sync())
+	inProgress(corev1.PodReasonError, "too low")
+	assert.Equal(t, []string{"Warning ResizeError Resize failed, and is tried again: " + third + `,"error":"too low"}`}, sync())
+
+	n.saved = corev1.PodStatus{Phase: n.phase, Conditions: n.reported}
+	s = newSyncer(t, newConfig(t, n)) // another process
+	assert.Empty(t, sync())
+	n.reported = nil
+	assert.Equal(t, []string{"Normal ResizeCompleted Resize completed: " + third + "}"}, sync())
+
+	n.saved.Conditions = nil
+	s = newSyncer(t, newConfig(t, n))
+	inProgress("", "") // it was resized while no process ran
+	assert.Equal(t, []string{"Normal ResizeStarted Resize started: " + third + "}"}, sync())
+}
+
+// A sandbox that replaces another is reported, and its first one is not.
+func TestSync_RecordsNewSandboxes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(pod *corev1.Pod, observed *runtime.Pod)
+		want   string
+	}{
+		"first": {change: func(_ *corev1.Pod, observed *runtime.Pod) {
+			*observed = runtime.Pod{UID: observed.UID, ObservedAt: observed.ObservedAt}
+		}},
+		"same": {change: func(*corev1.Pod, *runtime.Pod) {}},
+		"ended": {
+			change: func(_ *corev1.Pod, observed *runtime.Pod) { observed.Sandboxes[0].State = runtime.SandboxNotReady },
+			want:   "it does not run any more",
+		},
+		"network": {
+			change: func(pod *corev1.Pod, observed *runtime.Pod) {
+				observed.Sandboxes[0].HostNetwork = !pod.Spec.HostNetwork
+			},
+			want: "spec.hostNetwork has changed",
+		},
+		"address": {
+			change: func(_ *corev1.Pod, observed *runtime.Pod) { observed.Sandboxes[0].IPs = nil },
+			want:   "it has no IP address any more",
+		},
+		"two": {
+			change: func(_ *corev1.Pod, observed *runtime.Pod) {
+				other := observed.Sandboxes[0]
+				other.ID += "2"
+				observed.Sandboxes = append(observed.Sandboxes, other)
+			},
+			want: "more than one is running",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := newTestPod()
+			podspec.Default(pod)
+			observed := runningPod(0)
+			observed.ObservedAt = time.Now()
+			observed.Sandboxes[0].IPs = []string{"10.0.0.1"}
+			observed.Containers[0].Hash = runtime.HashContainer(&pod.Spec.Containers[0])
+			tt.change(pod, &observed)
+			n := &fakeNode{phase: corev1.PodRunning}
+			s := newSyncer(t, newConfig(t, n))
+			for range 2 { // Apply has no effect
+				_, err := s.Sync(t.Context(), pod, observed)
+				require.NoError(t, err)
+			}
+			if tt.want == "" {
+				assert.Empty(t, n.events)
+				return
+			}
+			require.Len(t, n.events, 1)
+			assert.Equal(t, "SandboxChanged", n.events[0].Reason)
+			assert.Equal(t, "A new sandbox replaces that of the pod, with all its containers: "+tt.want, n.events[0].Message)
 		})
 	}
 }

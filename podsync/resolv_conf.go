@@ -94,10 +94,17 @@ func parseResolvConf(b []byte) runtime.DNS {
 		switch f[0] {
 		case "nameserver":
 			d.Servers = append(d.Servers, f[1])
-		case "search":
-			d.Searches = f[1:]
-		case "options":
-			d.Options = f[1:]
+		case "search": // the last line counts
+			d.Searches = nil
+			for _, domain := range f[1:] {
+				if domain = strings.TrimSuffix(domain, "."); domain != "" {
+					d.Searches = append(d.Searches, domain)
+				}
+			}
+		case "options": // all lines count
+			for _, option := range f[1:] {
+				d.Options = withOption(d.Options, option)
+			}
 		}
 	}
 	return d

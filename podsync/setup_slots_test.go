@@ -6,7 +6,6 @@ import (
 	"fmt"
 	goruntime "runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,16 +97,15 @@ func TestSync_BoundsPodsBeingSetUp(t *testing.T) {
 	}
 }
 
-// slowStarts is a runtime in which the first start takes a time.
+// slowStarts is a runtime in which the start of web-0 takes a time.
 type slowStarts struct {
 	*fakeNode
 
-	first   time.Duration
-	started atomic.Bool
+	first time.Duration
 }
 
 func (r *slowStarts) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, o runtime.RunOptions) runtime.ApplyResult {
-	if !r.started.Swap(true) {
+	if pod.Name == "web-0" {
 		time.Sleep(r.first)
 	}
 	return r.fakeNode.Apply(ctx, pod, plan, o)
@@ -126,13 +124,11 @@ func TestSync_SetsUpFewPodsBesideTheFirst(t *testing.T) {
 			cgroups := &slowCgroups{}
 			cfg := newConfig(t, n)
 			cfg.Cgroups, cfg.Probes = cgroups, nil
-			rt := &slowStarts{fakeNode: n, first: first}
-			cfg.Runtime = rt
+			cfg.Runtime = &slowStarts{fakeNode: n, first: first}
 			s := newSyncer(t, cfg)
 			var wg sync.WaitGroup
 			for burst := range 2 {
 				start := time.Now()
-				rt.started.Store(false)
 				cgroups.done = nil
 				for i := range pods {
 					p := newTestPod()
@@ -141,6 +137,9 @@ func TestSync_SetsUpFewPodsBesideTheFirst(t *testing.T) {
 						_, err := s.Sync(t.Context(), p, runtime.Pod{})
 						assert.NoError(t, err)
 					})
+					if i == 0 {
+						synctest.Wait() // it is the first, whatever order the others have
+					}
 				}
 				wg.Wait()
 				early := 0

@@ -22,6 +22,7 @@ const (
 	reasonCgroup     = "FailedCreatePodContainer"
 	reasonDirectory  = "FailedCreatePodDirectory"
 	reasonUsers      = "FailedUserNamespace"
+	reasonSandbox    = "FailedCreatePodSandBox"
 	reasonVolume     = "FailedMount"
 	reasonUpdate     = "FailedSync"
 	reasonPullSecret = "FailedToRetrieveImagePullSecret"
@@ -29,6 +30,7 @@ const (
 	reasonCleanup    = "FailedCleanup"
 	reasonBackOff    = "BackOff"
 	reasonResize     = "ResizeContainerError"
+	reasonDNS        = "DNSConfigForming"
 )
 
 // Sync brings a pod closer to its spec: it reports the observed state, provides what
@@ -60,6 +62,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	if podspec.IsTerminalPhase(status.Phase) {
 		return runtime.SyncResult{Terminal: true}, nil
 	}
+	s.recordResize(pod, st, &status)
 	now := time.Now()
 	active := st.activeSince(status.StartTime, now)
 	deadline, exceeded := isPastActiveDeadline(pod, &active, now)
@@ -68,6 +71,9 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 		return runtime.SyncResult{}, nil
 	}
 	result, err := s.syncAdmitted(ctx, pod, observed, st, report, status)
+	if err == nil && result.Unchanged {
+		s.recordResized(pod, st, &status)
+	}
 	if !exceeded {
 		result.RequeueAt = earlier(result.RequeueAt, deadline)
 	}
@@ -76,9 +82,10 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 
 // killOverdue has a pod fail that is past its active deadline.
 func (s *Syncer) killOverdue(pod *corev1.Pod) {
+	const message = "Pod was active on the node longer than the specified deadline"
+	s.record(pod, corev1.EventTypeNormal, reasonDeadline, message)
 	s.cfg.PodKiller.RequestKill(pod.UID, runtime.Termination{
-		GracePeriod: podspec.GracePeriod(pod), Reason: reasonDeadline,
-		Message: "Pod was active on the node longer than the specified deadline",
+		GracePeriod: podspec.GracePeriod(pod), Reason: reasonDeadline, Message: message,
 	})
 }
 
@@ -100,6 +107,7 @@ func (s *Syncer) restore(pod *corev1.Pod, st *podState, observed runtime.Pod) {
 	}
 	st.blocked = blockedBefore(status)
 	st.logged.restore(status, observed)
+	st.resize.restore(&status)
 }
 
 // reportedAttempts returns the attempt of each container that was ever created, by the
@@ -139,6 +147,7 @@ func (s *Syncer) syncAdmitted(ctx context.Context, pod *corev1.Pod, observed run
 	}
 	plan := s.plan(ctx, pod, observed, st, report, status)
 	s.logPlan(ctx, pod, plan)
+	s.recordSandboxChange(pod, st, plan)
 	work := hasWork(plan)
 	st.resizes = slices.ContainsFunc(plan, isResize)
 	if work {

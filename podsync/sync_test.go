@@ -165,6 +165,8 @@ func TestSync_ActiveDeadline(t *testing.T) {
 		require.Len(t, n.kills, 1)
 		require.Equal(t, "DeadlineExceeded", n.kills[0].Reason)
 		require.Equal(t, 30*time.Second, n.kills[0].GracePeriod)
+		require.Equal(t, "DeadlineExceeded", n.events[len(n.events)-1].Reason)
+		require.Equal(t, corev1.EventTypeNormal, n.events[len(n.events)-1].Type)
 	})
 }
 

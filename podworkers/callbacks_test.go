@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -82,6 +83,15 @@ func TestWorkers_PodFinished(t *testing.T) {
 		assert.Len(t, notify, 1)
 		assert.Equal(t, []types.UID{"a"}, w.DrainFinished())
 		assert.Empty(t, w.DrainFinished())
+
+		// Its reader is to start it.
+		<-notify
+		require.True(t, w.RequestRecreation("a"))
+		assert.Len(t, notify, 1)
+		assert.Equal(t, []types.UID{"a"}, w.DrainFinished())
+		st, _ := w.State("a")
+		assert.True(t, st.Recreate)
+		assert.Equal(t, 2, finished)
 	})
 }
 

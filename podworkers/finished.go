@@ -29,6 +29,11 @@ func (w *Workers) DrainFinished() []types.UID {
 func (w *Workers) addFinished(uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.recordAsFinished(uid)
+}
+
+// recordAsFinished has DrainFinished return a pod. The caller holds mu.
+func (w *Workers) recordAsFinished(uid types.UID) {
 	if !w.recordFinished {
 		return
 	}

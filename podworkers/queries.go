@@ -80,6 +80,7 @@ type State struct {
 	WaitingToStart  bool                // a static pod that waits until another one has finished
 	Working         bool                // a call is under way
 	Idle            bool                // it has finished and nothing is left to do
+	Recreate        bool                // it is to be started again after it has finished
 	Failures        int                 // consecutive failed calls
 	RequeueAt       time.Time           // when the next call is due; zero: none is planned
 }
@@ -111,7 +112,7 @@ func (s *podState) state() State {
 	return State{
 		UID: s.uid, Namespace: s.pod.Namespace, Name: s.pod.Name, Phase: s.phase, Cause: s.cause,
 		Termination: s.termination, Orphan: s.orphan, WaitingToStart: s.waitingToStart, Working: s.working, Idle: s.isIdle(),
-		Failures: s.failures, RequeueAt: s.requeueAt,
+		Recreate: s.recreate, Failures: s.failures, RequeueAt: s.requeueAt,
 	}
 }
 
@@ -137,7 +138,7 @@ func (w *Workers) ForgetFinished(uid types.UID, desired bool) (recreated bool) {
 
 // RequestRecreation marks a pod whose termination has begun to be started again
 // after it has finished, as an Update of type PodCreate does. It reports whether
-// there is such a pod.
+// there is such a pod. DrainFinished returns one that has finished already once more.
 func (w *Workers) RequestRecreation(uid types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,5 +147,8 @@ func (w *Workers) RequestRecreation(uid types.UID) bool {
 		return false
 	}
 	s.recreate = true
+	if s.isIdle() {
+		w.recordAsFinished(uid)
+	}
 	return true
 }

@@ -91,6 +91,14 @@ func (t *Tracker) Status() runtime.Status {
 	return t.status
 }
 
+// StrictGroups reports whether pods may have the supplementalGroupsPolicy Strict: the last status
+// says so. Before the first, and with a runtime.PodSyncer, which rejects what it does not
+// support, they may.
+func (t *Tracker) StrictGroups() bool {
+	st := t.Status()
+	return st.Name == "" || st.SupplementalGroupsPolicy || runtime.RunsPods(t.rt)
+}
+
 // PodsKnown reports whether the pods in the runtime are known.
 func (t *Tracker) PodsKnown() bool {
 	t.mu.Lock()

@@ -116,6 +116,32 @@ func ExampleTracker() {
 	// <nil>
 }
 
+// podSyncer is a runtime of whole pods.
+type podSyncer struct {
+	rt
+	runtime.PodSyncer
+}
+
+// The groups of a pod are only restricted if the runtime does it.
+func TestStrictGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := well()
+		r.health.Name = "containerd"
+		c := runtimestate.New(r)
+		require.True(t, c.StrictGroups(), "not known yet")
+		require.Error(t, c.Ready(t.Context()))
+		require.False(t, c.StrictGroups())
+		r.health.SupplementalGroupsPolicy = true
+		time.Sleep(2 * time.Minute)
+		require.Error(t, c.Ready(t.Context()))
+		require.True(t, c.StrictGroups())
+		syncer := &podSyncer{rt: rt{health: runtime.Status{Name: "pods", RuntimeReady: true}}}
+		c = runtimestate.New(syncer)
+		require.Error(t, c.Ready(t.Context()))
+		require.True(t, c.StrictGroups())
+	})
+}
+
 // Healthy returns the error of the last Ready until Ready succeeds.
 func TestHealthy_ReturnsLastResult(t *testing.T) {
 	r := well()

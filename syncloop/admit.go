@@ -119,6 +119,8 @@ func (p *PodManager) reject(pod *corev1.Pod, v podspec.AdmitResult, now time.Tim
 	if backOff, ok := p.postpone(pod, false, now); ok {
 		attrs = append(attrs, slog.Time("retryAt", now.Add(backOff)))
 		message += "; " + nextAttempt(backOff)
+	} else {
+		delete(p.pendingResizes, pod.UID) // it does not run any more, and nothing would retry it
 	}
 	p.cfg.Logger.Warn("pod rejected", attrs...)
 	if p.cfg.Recorder != nil {

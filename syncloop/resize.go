@@ -92,13 +92,7 @@ func keepResources(pod, previous *corev1.Pod) *corev1.Pod {
 }
 
 func pendingCondition(st *corev1.PodStatus) *corev1.PodCondition {
-	i := slices.IndexFunc(st.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue
-	})
-	if i < 0 {
-		return nil
-	}
-	return &st.Conditions[i]
+	return podspec.TrueCondition(st, corev1.PodResizePending)
 }
 
 // withoutPending returns pod without the condition of an earlier status of this agent

@@ -331,3 +331,18 @@ func TestPodManager_ReservedPodIsNotResized(t *testing.T) {
 	p.HandlePodRecreations([]types.UID{"a"})
 	assert.True(t, p.get("a").rejected)
 }
+
+// A pod that is rejected when it is started once more does not wait for its resize any more, for which the loop
+// would never be idle.
+func TestPodManager_RejectedPodIsNotResized(t *testing.T) {
+	admit := true
+	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{admitterFunc(func() bool { return admit })} })
+	p.do(podsource.Add, newPod("a", asking("1")))
+	admit = false
+	p.do(podsource.Update, newPod("a", asking("3")))
+	assert.True(t, p.Revisit(nil), "it waits")
+	p.HandlePodRecreations([]types.UID{"a"})
+	require.True(t, p.get("a").rejected)
+	assert.False(t, p.Revisit(nil))
+	assert.Empty(t, p.pendingResizes)
+}

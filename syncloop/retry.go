@@ -132,7 +132,7 @@ func (p *PodManager) willRetry() bool {
 func (p *PodManager) postponeEvicted(uid types.UID, now time.Time) {
 	d := p.get(uid)
 	st, _ := p.cfg.Workers.State(uid)
-	if d == nil || !st.Idle || !st.Termination.Evicted || st.Termination.Deleted {
+	if d == nil || !st.Idle || !st.Termination.Evicted || st.Termination.Deleted || st.Recreate {
 		return
 	}
 	if backOff, ok := p.postpone(d.pod, true, now); ok {

@@ -226,6 +226,25 @@ func TestPodManager_RetriesEvictedStaticPod(t *testing.T) {
 	})
 }
 
+// SL-11: an evicted static pod that is started again by request before its back-off has ended
+// is not restarted when that ends.
+func TestPodManager_EvictedPodStartedByRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, g := newSwitchedPods(t)
+		g.reason = ""
+		p.do(podsource.Add, newPod("a", static))
+		p.finishes("a", eviction)
+		require.Len(t, p.Retries(), 1)
+		assert.Equal(t, []string{"forget a", "create a "}, p.recreates("a"))
+		assert.Empty(t, p.Retries())
+		assert.Empty(t, p.after(time.Hour), "it runs")
+
+		p.w.states["a"] = podworkers.State{Phase: podworkers.Finished, Idle: true, Termination: eviction, Recreate: true}
+		p.Revisit([]types.UID{"a"})
+		assert.Empty(t, p.Retries(), "the request came before its end")
+	})
+}
+
 // SL-11: the status of a static pod by a previous process is not final: a rejected pod is
 // admitted like a new one, and an evicted one is postponed.
 func TestPodManager_RestoresRetries(t *testing.T) {

@@ -25,6 +25,7 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 		delete(p.removed, pod.UID)
 		p.activePods.drop(pod.UID)
 		p.cfg.Statuses.Forget(pod.UID)
+		p.startRetry(pod.UID, now) // also of an evicted pod that is started again by request
 	case !wasRejected:
 		p.forgetShutdown(pod)
 		u.Pod, u.Kill = p.withRestoredStatus(pod), p.unfinishedEviction(pod.UID)
