@@ -61,6 +61,7 @@ type applyRun struct {
 	ticket      uint64
 	yieldedSlot bool  // the slot was given back in the middle
 	unresized   error // why no further container is resized: another one may get what this one was to give up
+	unrestarted error // why no container is started: one that all are restarted for still runs
 
 	mu         sync.Mutex // guards the next three
 	failures   map[string]runtime.Failure
@@ -151,6 +152,10 @@ func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
 	case runtime.StartContainer:
 		if t.failed(a.Container) {
 			return nil // the previous container of that name could not be killed or removed
+		}
+		if t.unrestarted != nil && a.ContainerType != runtime.Ephemeral {
+			t.fail(a.Container, killFailure(t.unrestarted))
+			return nil
 		}
 		if err := t.needSandbox(ctx); err != nil {
 			return err

@@ -192,7 +192,7 @@ func TestRestartCountsSurviveALostRuntime(t *testing.T) {
 	c := f.client(t, Config{})
 	logs := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(logs, "main"), 0o700))
-	for _, name := range []string{"0.log", "3.log", "4.log.20261121-040506", "junk.log", "99"} {
+	for _, name := range []string{"0.log", "3.log", "4.log.20261121-040506", "junk.log", "99", "4294967294.log", "2147483646.log"} {
 		require.NoError(t, os.WriteFile(filepath.Join(logs, "main", name), nil, 0o600))
 	}
 	pod := onePod("main")

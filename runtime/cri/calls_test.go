@@ -83,6 +83,22 @@ func TestContainerStats(t *testing.T) {
 	}
 }
 
+// The pod CIDRs of both families are one text in the CRI. A runtime may not know the call, and an observer does not make it.
+func TestClient_UpdatePodCIDRs(t *testing.T) {
+	f := newFake()
+	var got []string
+	f.setBefore(func(_ context.Context, _ string, request any) error {
+		if r, ok := request.(*v1.UpdateRuntimeConfigRequest); ok {
+			got = append(got, r.GetRuntimeConfig().GetNetworkConfig().GetPodCidr())
+		}
+		return nil
+	})
+	cidrs := []string{"10.1.0.0/24", "fd00:1::/64"}
+	require.ErrorIs(t, f.client(t, Config{}).UpdatePodCIDRs(t.Context(), cidrs), runtime.ErrUnsupported)
+	require.ErrorIs(t, f.client(t, Config{Observer: true}).UpdatePodCIDRs(t.Context(), cidrs), runtime.ErrNotOwner)
+	assert.Equal(t, []string{"10.1.0.0/24,fd00:1::/64"}, got)
+}
+
 func TestClient_CgroupDriver(t *testing.T) {
 	const runc = `"runtimeType":"io.containerd.runc.v2"`
 	for name, tc := range map[string]struct {

@@ -78,7 +78,7 @@ type Config struct {
 	// cannot be changed: the pods are the owner's for as long as this says so. [none]
 	AdoptSources []string
 	// Observer makes a Client that sees the pods of all owners, and of none. It
-	// changes nothing: calls that would fail with runtime.ErrNotOwner.
+	// changes nothing and enters no container: calls that would fail with runtime.ErrNotOwner.
 	Observer bool
 	// DialContext connects to pods, for httpGet hooks and for Client.DialContext. [that
 	// of the connection, if runtime.Capability finds runtime.PodDialer in it, as in that
@@ -189,6 +189,8 @@ type Client struct {
 
 	features atomic.Pointer[translate.Features] // nil before the first Status
 
+	mostListed int // bytes of a streamed list
+
 	// Set once a streamed list was answered Unimplemented: it is not asked for
 	// again.
 	noSandboxStream, noContainerStream, noImageStream, noStatsStream atomic.Bool
@@ -218,7 +220,8 @@ func New(cc grpc.ClientConnInterface, cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		cfg: cfg, strings: newSharedStrings(), rs: v1.NewRuntimeServiceClient(cc), is: v1.NewImageServiceClient(imageConn),
-		starts: newLimiter(cfg.InitialParallelStarts, cfg.MaxParallelStarts, cfg.StartSlotTimeout),
+		starts:     newLimiter(cfg.InitialParallelStarts, cfg.MaxParallelStarts, cfg.StartSlotTimeout),
+		mostListed: maxMessage,
 	}
 	c.claim.Store(&claim{owner: cmp.Or(cfg.Owner, DefaultOwner), adopt: cfg.AdoptSources, all: cfg.Observer})
 	c.puller = newPuller(c)

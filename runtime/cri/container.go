@@ -110,6 +110,9 @@ func (c *Client) createContainer(ctx context.Context, sandboxID string, config *
 	for {
 		resp, err := do(ctx, c, "CreateContainer", config.GetMetadata().GetName(), c.cfg.Timeout, c.rs.CreateContainer,
 			&v1.CreateContainerRequest{PodSandboxId: sandboxID, Config: config, SandboxConfig: sandbox})
+		if err == nil && resp.GetContainerId() == "" {
+			return "", false, fmt.Errorf("CreateContainer %s: %w", config.GetMetadata().GetName(), errEmpty)
+		}
 		if err == nil {
 			c.owned.add(resp.GetContainerId())
 		}

@@ -113,6 +113,9 @@ func (t *applyRun) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mou
 	}, nil
 }
 
+// maxAttempt is above any restart count, and leaves room to count on.
+const maxAttempt = 1 << 30
+
 // attempt is the restart count that a container starts with. A runtime without a
 // previous container may have lost its state; then the names of the logs count. RT-13
 func (t *applyRun) attempt(a runtime.Action) uint32 {
@@ -126,7 +129,8 @@ func (t *applyRun) attempt(a runtime.Action) uint32 {
 	next := a.Attempt
 	for _, e := range entries {
 		name, _, ok := strings.Cut(e.Name(), ".log")
-		if n, err := strconv.ParseUint(name, 10, 32); ok && err == nil && n < 1<<32-1 {
+		// Others can write there too: a number near the maximum would soon overflow.
+		if n, err := strconv.ParseUint(name, 10, 32); ok && err == nil && n < maxAttempt {
 			next = max(next, uint32(n)+1)
 		}
 	}

@@ -106,8 +106,8 @@ func TestLabHooks(t *testing.T) {
 	require.ErrorIs(t, err, runtime.ErrDeadlineExceeded)
 
 	began := time.Now()
-	require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: 20 * time.Second}))
-	assert.Less(t, time.Since(began), 10*time.Second)
+	require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: 4 * time.Minute}))
+	assert.Less(t, time.Since(began), 2*time.Minute)
 	observed, err = c.Pod(t.Context(), pod.UID)
 	require.NoError(t, err)
 	assert.Equal(t, int32(5), observed.Containers[0].ExitCode)

@@ -127,7 +127,7 @@ func TestLabTranslation(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, runtime.Running, observed.Containers[0].State)
 	ask := func(script string) string {
-		out, code, err := c.Exec(t.Context(), observed.Containers[0].ID, []string{"sh", "-c", script}, 10*time.Second, 1<<16)
+		out, code, err := c.Exec(t.Context(), observed.Containers[0].ID, []string{"sh", "-c", script}, time.Minute, 1<<16)
 		require.NoError(t, err)
 		return fmt.Sprintf("%d %s", code, strings.TrimSpace(string(out)))
 	}
@@ -177,7 +177,7 @@ func TestLabLastWords(t *testing.T) {
 		assert.Equal(t, "by file\n", main.Message)
 		assert.Equal(t, int32(4), other.ExitCode)
 		assert.Equal(t, "by log\n", other.Message)
-	}, 10*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 }
 
 // Thirty pods at once, against the same raw calls at their best; the rounds
@@ -324,7 +324,7 @@ func TestApply_CancelledOnContainerd(t *testing.T) {
 			}
 			assert.Equal(ct, 1, running)
 			assert.Equal(ct, 1, ready)
-		}, 30*time.Second, 200*time.Millisecond)
+		}, time.Minute, 200*time.Millisecond)
 	}
 }
 

@@ -35,8 +35,9 @@
 //
 // # Termination
 //
-// Kill follows runtime.PlanTermination: stage by stage, each container's preStop
-// hook inside its grace period. Remove removes exited containers and stopped sandboxes.
+// Kill follows runtime.PlanTermination: all preStop hooks begin at once, inside the grace
+// period, and the stop signals follow stage by stage. Remove removes exited containers and
+// stopped sandboxes.
 //
 // # Files
 //

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -32,8 +33,10 @@ type fake struct {
 	ip         string // of sandboxes
 	streams    bool   // has streamed lists
 	repeats    bool   // has each item twice in them
+	endless    bool   // does not end the one of containers
 	configInfo string // of a verbose status
 	noConfig   bool   // has no RuntimeConfig
+	empty      string // a call that is answered without what was asked for
 	mostListed int    // containers that fit into an answer; 0: any number
 	execute    func(*v1.ExecSyncRequest) (*v1.ExecSyncResponse, error)
 	memory     func() *v1.MemoryUsage // of each container; nil: it has no stats
@@ -97,6 +100,9 @@ func (f *fake) intercept(ctx context.Context, req any, info *grpc.UnaryServerInf
 	resp, err := handle(ctx, req)
 	if err == nil && f.after != nil {
 		err = f.after(rpc, req)
+	}
+	if m, ok := resp.(proto.Message); ok && err == nil && rpc == f.empty {
+		resp = m.ProtoReflect().New().Interface()
 	}
 	return resp, err
 }
@@ -321,6 +327,11 @@ func (f *fake) StreamContainers(r *v1.StreamContainersRequest, s grpc.ServerStre
 	}
 	for part := range slices.Chunk(all, 100) {
 		if err := s.Send(&v1.StreamContainersResponse{Containers: part}); err != nil {
+			return err
+		}
+	}
+	for f.endless {
+		if err := s.Send(&v1.StreamContainersResponse{Containers: []*v1.Container{{Id: "endless"}}}); err != nil {
 			return err
 		}
 	}

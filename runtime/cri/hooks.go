@@ -15,6 +15,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/podnet"
 	"github.com/sublet-dev/agent/internal/sleep"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -24,7 +25,8 @@ const hookOutput = 1 << 10
 // hookTarget is the container that a lifecycle hook is for.
 type hookTarget struct {
 	podnet.Container
-	id string
+	id  string
+	pod *corev1.Pod
 }
 
 // hookError is the error of a lifecycle hook. Its text can have the command, its output or
@@ -63,7 +65,7 @@ func (c *Client) runHandler(ctx context.Context, to hookTarget, h *corev1.Lifecy
 	case h.HTTPGet != nil:
 		return 0, c.httpHook(ctx, to, h.HTTPGet)
 	case h.Sleep != nil:
-		return 0, sleep.For(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
+		return 0, sleep.For(ctx, podspec.Seconds(h.Sleep.Seconds))
 	}
 	// tcpSocket is valid, and was never supported.
 	return 0, fmt.Errorf("the hook names no exec, httpGet or sleep: %w", runtime.ErrInvalid)
@@ -85,7 +87,8 @@ func (c *Client) execHook(ctx context.Context, id string, command []string) (int
 }
 
 // httpHook sends one request. Any answer counts as done, whatever its code, as
-// manifests have come to rely on.
+// manifests have come to rely on. So does one without TLS to a request with it: as with a
+// kubelet, the request is sent again without, and without what authorizes it.
 func (c *Client) httpHook(ctx context.Context, to hookTarget, h *corev1.HTTPGetAction) error {
 	req, err := to.NewRequest(ctx, h, "kube-lifecycle/1.37")
 	if errors.Is(err, podnet.ErrNoIP) {
@@ -94,9 +97,27 @@ func (c *Client) httpHook(ctx context.Context, to hookTarget, h *corev1.HTTPGetA
 	if err != nil {
 		return fmt.Errorf("httpGet: %w: %w", err, runtime.ErrInvalid)
 	}
-	resp, err := c.hookClient().Do(req)
+	err = c.sendHook(req)
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		plain := req.Clone(ctx)
+		plain.URL.Scheme = "http"
+		plain.Header.Del("Authorization")
+		if c.sendHook(plain) == nil {
+			c.event(to.pod, to.Name, corev1.EventTypeWarning, "LifecycleHTTPFallback",
+				"HTTPS hook: "+req.URL.Host+" answers without TLS, so it was sent without")
+			return nil
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("httpGet: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) sendHook(req *http.Request) error {
+	resp, err := c.hookClient().Do(req)
+	if err != nil {
+		return err
 	}
 	_, _ = io.CopyN(io.Discard, resp.Body, 10<<10)
 	return resp.Body.Close()
@@ -108,9 +129,10 @@ func (c *Client) hookClient() *http.Client {
 			DialContext: c.cfg.DialContext, DisableKeepAlives: true, DisableCompression: true,
 			MaxResponseHeaderBytes: 64 << 10,
 			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true},
+			ForceAttemptHTTP2:      true, // it is off by default with a configuration of TLS
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
-			if req.URL.Host != via[0].URL.Host || len(via) >= 10 {
+			if req.URL.Hostname() != via[0].URL.Hostname() || len(via) >= 10 {
 				return http.ErrUseLastResponse
 			}
 			return nil
@@ -140,7 +162,7 @@ func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id str
 	}
 	err := t.c.observe(within, &op, func(ctx context.Context) error {
 		return t.c.runHook(ctx, hookTarget{
-			podnet.Container{Name: spec.Name, PodIP: cmp.Or(t.podIPs()...), Ports: spec.Ports}, id,
+			podnet.Container{Name: spec.Name, PodIP: cmp.Or(t.podIPs()...), Ports: spec.Ports}, id, t.pod,
 		}, spec.Lifecycle.PostStart)
 	})
 	if err == nil || ctx.Err() != nil {
@@ -149,7 +171,7 @@ func (t *applyRun) postStart(ctx context.Context, spec *corev1.Container, id str
 	err = fmt.Errorf("postStart hook: %w", err)
 	t.event(spec.Name, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
 	t.event(spec.Name, corev1.EventTypeNormal, "Killing", "FailedPostStartHook: container "+spec.Name+" is killed")
-	return &reasonError{"PostStartHookError", errors.Join(err, t.stopUnhooked(ctx, spec, id))}
+	return &reasonError{"PostStartHookError", errors.Join(err, t.stopUnhooked(ctx, spec, id, spec.Lifecycle.PreStop))}
 }
 
 // stopWithoutHook stops a container with a postStart hook after a StartContainer whose response was lost: it can be
@@ -159,23 +181,26 @@ func (t *applyRun) stopWithoutHook(ctx context.Context, spec *corev1.Container, 
 	if !lost || !hasPostStart(spec) || ctx.Err() != nil {
 		return nil //nolint:nilerr // started is the caller's error, which it returns itself
 	}
-	return t.stopUnhooked(ctx, spec, id)
+	return t.stopUnhooked(ctx, spec, id, nil)
 }
 
-// stopUnhooked stops a container whose postStart hook did not succeed. Nothing records that for the next sync, which
-// would keep a running container, so a failed stop is tried again.
-func (t *applyRun) stopUnhooked(ctx context.Context, spec *corev1.Container, id string) error {
+// stopUnhooked stops a container whose postStart hook did not succeed; its preStop hook is run if there is one, as by a
+// kubelet. Nothing records that for the next sync, which would keep a running container, so a failed stop is tried again.
+func (t *applyRun) stopUnhooked(ctx context.Context, spec *corev1.Container, id string, preStop *corev1.LifecycleHandler) error {
+	grace := max(graceOfPod(t.pod), time.Second)
 	op := runtime.Operation{
 		Type: runtime.OperationKillContainer, Pod: t.pod, SandboxID: t.sandbox.ID, ContainerID: id, Container: spec.Name, Image: spec.Image,
-		GracePeriod: graceOfPod(t.pod), Reason: "FailedPostStartHook",
+		GracePeriod: grace, Reason: "FailedPostStartHook",
 	}
+	stop := runtime.ContainerStop{Container: spec.Name, ID: id, Deadline: time.Now().Add(grace), PreStop: preStop}
+	observed := runtime.Pod{Sandboxes: []runtime.Sandbox{t.sandbox}}
 	return t.c.observe(ctx, &op, func(ctx context.Context) error {
-		err := t.c.stopContainer(ctx, id, op.GracePeriod)
+		err := t.c.killContainer(ctx, &observed, stop, &stage{}, op)
 		for tries := range maxStopAttempts - 1 {
 			if err == nil || sleep.For(ctx, time.Second<<tries) != nil {
 				break
 			}
-			err = t.c.stopContainer(ctx, id, op.GracePeriod)
+			err = t.c.killContainer(ctx, &observed, stop, &stage{}, op)
 		}
 		return err
 	})

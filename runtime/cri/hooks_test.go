@@ -3,8 +3,10 @@ package cri
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -77,7 +79,7 @@ func TestPreStop_HasTheGracePeriod(t *testing.T) {
 				const takes, grace = 40 * time.Minute, time.Hour
 				f, rec := newFake(), &fakeRecorder{}
 				f.execute = func(r *v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) {
-					assert.Equal(t, int64(grace/time.Second), r.Timeout)
+					assert.Equal(t, int64((grace+runtime.MinStopPeriod)/time.Second), r.Timeout)
 					time.Sleep(takes)
 					return &v1.ExecSyncResponse{}, nil
 				}
@@ -99,6 +101,22 @@ func TestPreStop_HasTheGracePeriod(t *testing.T) {
 				assert.NotContains(t, rec.text(), "FailedPreStopHook")
 				assert.Equal(t, int64((grace-takes)/time.Second), f.stops[observed.Containers[0].ID])
 			})
+		})
+	}
+}
+
+// RT-9: a sleep has the grace period, however long it is.
+func TestPreStop_LongestSleep(t *testing.T) {
+	for _, seconds := range []int64{61, 10_000_000_000, 1 << 62, math.MaxInt64} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			c := f.client(t, Config{})
+			pod := onePod("main")
+			pod.Spec.Containers[0].Lifecycle = sleepHook(seconds)
+			observed := running(t, f, c, pod)
+			began := time.Now()
+			require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: time.Minute}))
+			assert.Equal(t, time.Minute, time.Since(began), "%d s", seconds)
 		})
 	}
 }
@@ -174,6 +192,40 @@ func TestPostStart_FailedStopIsRetried(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, runtime.Exited, observed.Containers[0].State)
 	})
+}
+
+// RT-10: the preStop hook of a container that is killed for its postStart hook is run, once, within the grace period,
+// which is at least a second.
+func TestPostStart_FailedRunsPreStop(t *testing.T) {
+	for _, grace := range []int64{30, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			f.addImage(busybox)
+			f.execute = func(*v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) { return &v1.ExecSyncResponse{ExitCode: 7}, nil }
+			refusals := 1
+			f.before = func(_ context.Context, rpc string, _ any) error {
+				if rpc == "StopContainer" && refusals > 0 {
+					refusals--
+					return status.Error(codes.Unavailable, "away")
+				}
+				return nil
+			}
+			c := f.client(t, Config{})
+			pod := onePod("main")
+			pod.Spec.TerminationGracePeriodSeconds = &grace
+			pod.Spec.Containers[0].Lifecycle = sleepHook(10)
+			pod.Spec.Containers[0].Lifecycle.PostStart = &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"warm"}}}
+			began := time.Now()
+			applied := c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{})
+			assert.Equal(t, "PostStartHookError", applied.Failures["main"].Reason)
+			observed, err := c.Pod(t.Context(), pod.UID)
+			require.NoError(t, err)
+			assert.Equal(t, runtime.Exited, observed.Containers[0].State)
+			hook := min(10, max(grace, 1))
+			assert.Equal(t, time.Duration(hook+1)*time.Second, time.Since(began), "the hook, and the wait after the failed stop")
+			assert.Equal(t, max(grace-hook-1, 1), f.stops[observed.Containers[0].ID])
+		})
+	}
 }
 
 // RT-10: a container whose StartContainer response is lost may run without its hook, so it is stopped.
@@ -272,4 +324,46 @@ func TestHTTPHook(t *testing.T) {
 		assert.ErrorIs(t, c.runHook(t.Context(), to, bad), runtime.ErrInvalid)
 	}
 	assert.ErrorIs(t, c.runHook(t.Context(), hookTarget{}, &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}}), runtime.ErrNotReady)
+}
+
+// A server without TLS is a success for a hook with it, as with a kubelet. It does not get what authorizes the request.
+func TestHTTPHook_ServerWithoutTLS(t *testing.T) {
+	var got []*http.Request
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = append(got, r) }))
+	defer server.Close()
+	at, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	rec := &fakeRecorder{}
+	c := newFake().client(t, Config{Recorder: rec})
+	to := hookTarget{Container: podnet.Container{Name: "main", PodIP: at.Hostname()}, pod: onePod("main")}
+	hook := &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
+		Path: "/stop?now", Port: intstr.Parse(at.Port()), Scheme: corev1.URISchemeHTTPS,
+		HTTPHeaders: []corev1.HTTPHeader{{Name: "authorization", Value: "Basic dTpw"}, {Name: "X-A", Value: "1"}},
+	}}
+	require.NoError(t, c.runHook(t.Context(), to, hook))
+	require.Len(t, got, 1)
+	assert.Equal(t, "/stop?now", got[0].URL.String())
+	assert.Equal(t, "1", got[0].Header.Get("X-A"))
+	assert.NotContains(t, got[0].Header, "Authorization")
+	assert.Contains(t, rec.text(), "LifecycleHTTPFallback HTTPS hook: "+at.Host+" answers without TLS, so it was sent without")
+
+	server.Close()
+	require.Error(t, c.runHook(t.Context(), to, hook))
+}
+
+// A hook follows a redirect to another port of its host, where there may be nothing but HTTP/2.
+func TestHTTPHook_RedirectToAnotherPort(t *testing.T) {
+	var got string
+	target := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Proto + " " + r.URL.Path }))
+	target.EnableHTTP2 = true
+	target.TLS = &tls.Config{NextProtos: []string{"h2"}}
+	target.StartTLS()
+	defer target.Close()
+	server := httptest.NewServer(http.RedirectHandler(target.URL+"/there", http.StatusFound))
+	defer server.Close()
+	at, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	require.NoError(t, newFake().client(t, Config{}).runHook(t.Context(), hookTarget{Container: podnet.Container{PodIP: at.Hostname()}},
+		&corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.Parse(at.Port())}}))
+	assert.Equal(t, "HTTP/2.0 /there", got)
 }

@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -188,12 +189,22 @@ func without[T any](all []T, drop func(T) bool) []T {
 	return kept
 }
 
+// errEmpty is the error of an answer without what was asked for. An empty status would say that a
+// container was never started, and that a sandbox has lost its address: what runs would be replaced.
+var errEmpty = errors.New("the runtime's answer is empty")
+
 func (c *Client) sandboxStatus(ctx context.Context, id string) (*v1.PodSandboxStatus, error) {
 	resp, err := do(ctx, c, "PodSandboxStatus", id, c.cfg.Timeout, c.rs.PodSandboxStatus, &v1.PodSandboxStatusRequest{PodSandboxId: id})
-	return resp.GetStatus(), err
+	if st := resp.GetStatus(); err != nil || st.GetId() != "" {
+		return st, err
+	}
+	return nil, fmt.Errorf("PodSandboxStatus %s: %w", id, errEmpty)
 }
 
 func (c *Client) containerStatus(ctx context.Context, id string) (*v1.ContainerStatus, error) {
 	resp, err := do(ctx, c, "ContainerStatus", id, c.cfg.Timeout, c.rs.ContainerStatus, &v1.ContainerStatusRequest{ContainerId: id})
-	return resp.GetStatus(), err
+	if st := resp.GetStatus(); err != nil || st.GetId() != "" {
+		return st, err
+	}
+	return nil, fmt.Errorf("ContainerStatus %s: %w", id, errEmpty)
 }

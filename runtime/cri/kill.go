@@ -29,15 +29,8 @@ import (
 // call was cancelled. A preStop hook that has completed does not run again.
 func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, e runtime.Termination) error {
 	stops := runtime.PlanTermination(pod, observed, e, time.Now())
-	for len(stops) > 0 {
-		n := 1
-		for n < len(stops) && stops[n].Stage == stops[0].Stage {
-			n++
-		}
-		if err := c.stopAll(ctx, pod, &observed, stops[:n], terminationReason(e)); err != nil {
-			return err
-		}
-		stops = stops[n:]
+	if err := c.stopAll(ctx, pod, &observed, stops, terminationReason(e)); err != nil {
+		return err
 	}
 	var wg sync.WaitGroup
 	errs := make([]error, len(observed.Sandboxes))
@@ -74,19 +67,25 @@ func (c *Client) killSandbox(ctx context.Context, pod *corev1.Pod, id, reason st
 	return nil
 }
 
-// stopAll ends the containers of one stage, all at once.
+// stopAll ends containers, stage by stage. Their hooks begin at once.
 func (c *Client) stopAll(ctx context.Context, pod *corev1.Pod, observed *runtime.Pod, stops []runtime.ContainerStop, reason string) error {
 	var wg sync.WaitGroup
-	errs := make([]error, len(stops))
+	errs, stages := make([]error, len(stops)), stagesOf(stops)
 	for i, s := range stops {
-		wg.Go(func() { errs[i] = c.stop(ctx, pod, observed, s, reason, "Stopping container "+s.Container) })
+		wg.Go(func() {
+			err := c.stop(ctx, pod, observed, s, stages[i], reason, "Stopping container "+s.Container)
+			stages[i].end(err == nil)
+			if !errors.Is(err, errNotStopped) { // which another error explains
+				errs[i] = err
+			}
+		})
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
-// stop runs a container's preStop hook and ends it, both before the deadline.
-func (c *Client) stop(ctx context.Context, pod *corev1.Pod, observed *runtime.Pod, s runtime.ContainerStop, reason, message string) error {
+// stop runs a container's preStop hook and, once its stage has begun, ends it, both before the deadline.
+func (c *Client) stop(ctx context.Context, pod *corev1.Pod, observed *runtime.Pod, s runtime.ContainerStop, own *stage, reason, message string) error {
 	c.event(pod, s.Container, corev1.EventTypeNormal, "Killing", message)
 	op := runtime.Operation{
 		Type: runtime.OperationKillContainer, Pod: pod, ContainerID: s.ID, Container: s.Container,
@@ -95,13 +94,15 @@ func (c *Client) stop(ctx context.Context, pod *corev1.Pod, observed *runtime.Po
 	if spec := runtime.ContainerSpec(pod, s.Container); spec != nil {
 		op.Image = spec.Image
 	}
-	return c.observe(ctx, &op, func(ctx context.Context) error { return c.killContainer(ctx, observed, s, op) })
+	return c.observe(ctx, &op, func(ctx context.Context) error { return c.killContainer(ctx, observed, s, own, op) })
 }
 
-func (c *Client) killContainer(ctx context.Context, observed *runtime.Pod, s runtime.ContainerStop, op runtime.Operation) error {
+func (c *Client) killContainer(ctx context.Context, observed *runtime.Pod, s runtime.ContainerStop, own *stage, op runtime.Operation) error {
 	startTime, pod := time.Now(), op.Pod
 	if s.PreStop != nil && !s.Forced && !c.hooked.has(s.ID) {
-		if err := c.preStop(ctx, observed, s, op); err != nil {
+		end, err := c.preStop(ctx, observed, s, op)
+		defer end()
+		if err != nil {
 			if ctx.Err() != nil {
 				return fmt.Errorf("preStop hook of container %s: %w", s.Container, err)
 			}
@@ -111,7 +112,10 @@ func (c *Client) killContainer(ctx context.Context, observed *runtime.Pod, s run
 		}
 		c.hooked.add(s.ID)
 	}
-	if err := c.stopContainer(ctx, s.ID, s.RemainingGracePeriod(time.Now())); err != nil {
+	if err := own.wait(ctx, s.Deadline); err != nil {
+		return fmt.Errorf("container %s: %w", s.Container, err)
+	}
+	if err := c.stopContainer(ctx, s.ID, s.StopPeriod(time.Now(), op.GracePeriod)); err != nil {
 		return err
 	}
 	c.logPod(slog.LevelInfo, pod, "container killed", containerAttrs(s.Container, s.ID, slog.String("reason", op.Reason),
@@ -120,17 +124,34 @@ func (c *Client) killContainer(ctx context.Context, observed *runtime.Pod, s run
 	return nil
 }
 
-func (c *Client) preStop(ctx context.Context, observed *runtime.Pod, s runtime.ContainerStop, op runtime.Operation) error {
-	within, cancel := context.WithTimeout(ctx, s.RemainingGracePeriod(time.Now()))
-	defer cancel()
+// errHookLate is the error of a preStop hook that takes longer than the grace period.
+var errHookLate = errors.New("the grace period is over")
+
+// preStop runs a preStop hook to its end, or to that of the grace period. As with a kubelet, a hook that is late
+// goes on while the container is stopped; end waits for it then.
+func (c *Client) preStop(ctx context.Context, observed *runtime.Pod, s runtime.ContainerStop, op runtime.Operation) (end func(), err error) {
+	within, cancel := context.WithDeadline(ctx, s.Deadline.Add(runtime.MinStopPeriod))
 	op.Type = runtime.OperationPreStopHook
-	return c.observe(within, &op, func(ctx context.Context) error {
-		return c.runHook(ctx, c.hookTargetOf(op.Pod, observed, s), s.PreStop)
-	})
+	var failed error // once ended is closed
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		failed = c.observe(within, &op, func(ctx context.Context) error {
+			return c.runHook(ctx, c.hookTargetOf(op.Pod, observed, s), s.PreStop)
+		})
+	}()
+	late := time.NewTimer(time.Until(s.Deadline))
+	defer late.Stop()
+	select {
+	case <-ended:
+		return cancel, failed
+	case <-late.C:
+		return func() { cancel(); <-ended }, errHookLate
+	}
 }
 
 func (c *Client) hookTargetOf(pod *corev1.Pod, observed *runtime.Pod, s runtime.ContainerStop) hookTarget {
-	to := hookTarget{podnet.Container{Name: s.Container}, s.ID}
+	to := hookTarget{podnet.Container{Name: s.Container}, s.ID, pod}
 	for i := range observed.Sandboxes {
 		if sb := &observed.Sandboxes[i]; sb.State == runtime.SandboxReady && len(sb.IPs) > 0 {
 			to.PodIP = sb.IPs[0]
@@ -157,7 +178,8 @@ func byID(all []runtime.Container, id string) *runtime.Container {
 }
 
 // killContainers carries out actions that end containers: those of one stage at
-// once, the stages one after the other in the time that began with the first.
+// once, the stages one after the other in the time that began with the first. After a stop that
+// the runtime has not answered, later ones run on, and are not started a second time.
 func (t *applyRun) killContainers(ctx context.Context, actions []runtime.Action) {
 	known := t.c.facts.of(t.pod.UID)
 	observed := runtime.Pod{UID: t.pod.UID, Containers: known.containers}
@@ -165,30 +187,32 @@ func (t *applyRun) killContainers(ctx context.Context, actions []runtime.Action)
 		observed.Sandboxes = append(observed.Sandboxes, known.sandboxes[i].Sandbox)
 	}
 	t.markChanged()
-	began := time.Now()
-	for len(actions) > 0 {
-		n := 1
-		for n < len(actions) && actions[n].Stage == actions[0].Stage {
-			n++
+	began, stops := time.Now(), make([]runtime.ContainerStop, len(actions))
+	for i, a := range actions {
+		stops[i] = t.containerStop(&observed, a, began)
+	}
+	var wg sync.WaitGroup
+	stages := stagesOf(stops)
+	for i, a := range actions {
+		wg.Go(func() { stages[i].end(t.killContainer(ctx, &observed, a, stops[i], stages[i])) })
+	}
+	wg.Wait()
+	t.keepOthers(actions)
+}
+
+// keepOthers has the other containers stay as they are where that depends on containers of these actions
+// that could not be stopped.
+func (t *applyRun) keepOthers(actions []runtime.Action) {
+	for _, a := range actions {
+		if !t.failed(a.Container) {
+			continue
 		}
-		var wg sync.WaitGroup
-		for _, a := range actions[:n] {
-			wg.Go(func() { t.killContainer(ctx, &observed, a, began) })
+		if t.unresized == nil {
+			t.unresized = fmt.Errorf("not resized, because container %s could not be stopped", a.Container)
 		}
-		wg.Wait()
-		rest := actions[n:]
-		for _, a := range actions[:n] {
-			if t.failed(a.Container) {
-				t.unresized = fmt.Errorf("not resized, because container %s could not be stopped", a.Container)
-			}
+		if a.Reason == runtime.ReasonRestartAll && t.unrestarted == nil {
+			t.unrestarted = fmt.Errorf("not started, because container %s, which is restarted with all others, could not be stopped", a.Container)
 		}
-		if t.isUnanswered() {
-			for _, a := range rest { // they run, and are not started a second time
-				t.fail(a.Container, killFailure(errors.New("not stopped, because the runtime has not answered the stop of another container")))
-			}
-			return
-		}
-		actions = rest
 	}
 }
 
@@ -196,7 +220,8 @@ func killFailure(err error) runtime.Failure {
 	return runtime.Failure{Reason: "KillContainerError", Message: err.Error(), Err: err}
 }
 
-func (t *applyRun) killContainer(ctx context.Context, observed *runtime.Pod, a runtime.Action, began time.Time) {
+// containerStop is how the container of an action is stopped.
+func (t *applyRun) containerStop(observed *runtime.Pod, a runtime.Action, began time.Time) runtime.ContainerStop {
 	s := runtime.ContainerStop{Container: a.Container, ContainerType: a.ContainerType, ID: a.ID, Stage: a.Stage, Deadline: began.Add(a.GracePeriod), Forced: a.GracePeriod <= 0}
 	if spec := t.spec(a.Container); spec != nil {
 		if spec.Lifecycle != nil {
@@ -205,14 +230,23 @@ func (t *applyRun) killContainer(ctx context.Context, observed *runtime.Pod, a r
 	} else if ct := byID(observed.Containers, a.ID); ct != nil {
 		s.PreStop = ct.PreStop
 	}
-	if err := t.c.stop(ctx, t.pod, observed, s, a.Reason, cmp.Or(a.Message, "Stopping container "+a.Container)); err != nil {
-		t.fail(a.Container, killFailure(err))
-		if !isRefusal(err) {
-			t.mu.Lock()
-			t.unanswered = true
-			t.mu.Unlock()
-		}
+	return s
+}
+
+// killContainer reports whether the runtime has answered.
+func (t *applyRun) killContainer(ctx context.Context, observed *runtime.Pod, a runtime.Action, s runtime.ContainerStop, own *stage) (answered bool) {
+	err := t.c.stop(ctx, t.pod, observed, s, own, a.Reason, cmp.Or(a.Message, "Stopping container "+a.Container))
+	if err == nil {
+		return true
 	}
+	t.fail(a.Container, killFailure(err))
+	if isRefusal(err) {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unanswered = true
+	return false
 }
 
 // graceOfPod is how long a pod's containers may take to end.

@@ -53,7 +53,7 @@ func TestKill(t *testing.T) {
 		assert.Equal(t, 30*time.Second, time.Since(began))
 		assert.Equal(t, int64(20), f.stops[observed.LatestContainer("hooked").ID])
 		assert.Equal(t, int64(30), f.stops[observed.LatestContainer("plain").ID])
-		assert.Equal(t, int64(1), f.stops[observed.LatestContainer("slow").ID], "the hook used the grace up")
+		assert.Equal(t, int64(2), f.stops[observed.LatestContainer("slow").ID], "the hook used the grace up")
 		assert.Contains(t, rec.text(), "FailedPreStopHook")
 		calls := f.took()
 		assert.Equal(t, "StopPodSandbox", calls[len(calls)-1])
@@ -268,4 +268,38 @@ func TestKill_HungStopDelaysNoOther(t *testing.T) {
 		assert.True(t, slices.Contains(f.took(), "StopContainer"))
 		assert.Contains(t, f.stops, observed.LatestContainer("b").ID)
 	})
+}
+
+// RT-9: where a rule restarts all containers, none is started while another one still runs, as the
+// init containers would be.
+func TestApply_RestartOfAllWaitsForStops(t *testing.T) {
+	for name, answer := range map[string]error{"refused": status.Error(codes.Unknown, "rejected"), "unanswered": status.Error(codes.Unavailable, "away")} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			c := f.client(t, Config{})
+			pod := onePod("main")
+			id := running(t, f, c, pod).Containers[0].ID
+			pod.Spec.InitContainers = []corev1.Container{*pod.Spec.Containers[0].DeepCopy()}
+			pod.Spec.InitContainers[0].Name = "init"
+			f.setBefore(func(_ context.Context, rpc string, _ any) error {
+				if rpc == "StopContainer" {
+					return answer
+				}
+				return nil
+			})
+			f.took()
+			plan := []runtime.Action{
+				{Type: runtime.KillContainer, Container: "main", ID: id, Reason: runtime.ReasonRestartAll},
+				{Type: runtime.StartContainer, Container: "init", ContainerType: runtime.Init, Attempt: 1, RestartGeneration: 1},
+			}
+			failures := c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures
+			require.Error(t, failures["main"].Err)
+			require.EqualError(t, failures["init"].Err, "not started, because container main, which is restarted with all others, could not be stopped")
+			assert.Zero(t, f.count("CreateContainer"))
+
+			f.setBefore(nil)
+			require.Empty(t, c.Apply(t.Context(), pod, plan, runtime.RunOptions{}).Failures)
+			assert.Equal(t, 1, f.count("CreateContainer"))
+		})
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -158,8 +159,9 @@ func (c *Client) listBySandbox(ctx context.Context, state *v1.ContainerStateValu
 	return all, nil
 }
 
-// collect reads a streamed list to its end, all or nothing. unsupported is set
-// when the runtime has no such stream.
+// collect reads a streamed list to its end, all or nothing. Like an answer it has at most
+// mostListed bytes: a stream that does not end must not cost the agent its memory. unsupported
+// is set when the runtime has no such stream.
 func collect[Req, Resp, Item any](ctx context.Context, c *Client, rpc string, unsupported *atomic.Bool,
 	open func(context.Context, Req, ...grpc.CallOption) (grpc.ServerStreamingClient[Resp], error), req Req, items func(*Resp) []Item,
 ) (all []Item, err error) {
@@ -170,11 +172,18 @@ func collect[Req, Resp, Item any](ctx context.Context, c *Client, rpc string, un
 		defer func() { hook(rpc, time.Since(began), err) }()
 	}
 	stream, err := open(within, req)
+	size := 0
 	for err == nil {
 		var part *Resp
-		if part, err = stream.Recv(); err == nil {
-			all = append(all, items(part)...)
+		if part, err = stream.Recv(); err != nil {
+			break
 		}
+		message, _ := any(part).(proto.Message) // as all that is generated
+		if size += proto.Size(message); size > c.mostListed {
+			err = status.Errorf(codes.ResourceExhausted, "the list has more than %d bytes", c.mostListed)
+			break
+		}
+		all = append(all, items(part)...)
 	}
 	if errors.Is(err, io.EOF) {
 		return all, nil

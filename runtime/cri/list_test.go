@@ -60,3 +60,45 @@ func TestPods_ListedTwice(t *testing.T) {
 	assert.Len(t, pods[0].Containers, 2)
 	assert.Empty(t, runtime.Plan(pod, runtime.PlanInput{Pod: pods[0]}, time.Now()))
 }
+
+// A streamed list that does not end costs no more memory than the largest answer.
+func TestPods_EndlessStream(t *testing.T) {
+	f := newFake()
+	f.streams, f.endless = true, true
+	c := f.client(t, Config{Timeout: time.Minute})
+	assert.Equal(t, maxMessage, c.mostListed)
+	c.mostListed = 1 << 10
+	_, err := c.Pods(t.Context())
+	require.EqualError(t, err, "StreamContainers: the list has more than 1024 bytes (ResourceExhausted)")
+}
+
+// A runtime that answers without a status does not cost a pod what runs of it.
+func TestPod_EmptyStatus(t *testing.T) {
+	f := newFake()
+	pod := onePod("main")
+	running(t, f, f.client(t, Config{}), pod)
+	for _, rpc := range []string{"PodSandboxStatus", "ContainerStatus"} {
+		c := f.client(t, Config{}) // which knows nothing yet
+		f.empty = rpc
+		_, err := c.Pod(t.Context(), pod.UID)
+		require.ErrorIs(t, err, errEmpty, rpc)
+		require.ErrorContains(t, err, rpc)
+		f.empty = ""
+		observed, err := c.Pod(t.Context(), pod.UID)
+		require.NoError(t, err)
+		assert.True(t, observed.CouldHaveRunningContainers())
+	}
+}
+
+// A runtime that answers without an id has not made anything.
+func TestApply_EmptyID(t *testing.T) {
+	for rpc, failed := range map[string]string{"RunPodSandbox": "", "CreateContainer": "main"} {
+		f := newFake()
+		f.addImage(busybox)
+		f.empty = rpc
+		pod := onePod("main")
+		failures := f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures
+		require.ErrorIs(t, failures[failed].Err, errEmpty, rpc)
+		assert.Zero(t, f.count("StartContainer"))
+	}
+}

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -29,10 +30,14 @@ func (t *applyRun) linkLog(container, id, logPath string) {
 	if dir == "" || logPath == "" || t.sandboxConfig.GetLogDirectory() == "" {
 		return
 	}
+	name := logLinkName(t.pod.Name, t.pod.Namespace, container, id)
 	err := os.MkdirAll(dir, 0o755) //nolint:gosec // log shippers run as ordinary users
-	if err == nil {
-		link := filepath.Join(dir, logLinkName(t.pod.Name, t.pod.Namespace, container, id))
-		err = os.Symlink(filepath.Join(t.sandboxConfig.GetLogDirectory(), logPath), link)
+	switch {
+	case err != nil:
+	case filepath.Base(name) != name: // the runtime has chosen the id
+		err = fmt.Errorf("container id %q is not part of a file name", id)
+	default:
+		err = os.Symlink(filepath.Join(t.sandboxConfig.GetLogDirectory(), logPath), filepath.Join(dir, name))
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		t.c.cfg.Logger.Warn("linking container log failed", logattr.Pod(t.pod), slog.String("containerName", container), logattr.Err(err))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/runtime"
@@ -42,4 +43,21 @@ func TestApply_LinksLogs(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "/logs/pod/main/0.log", target)
 	assert.Equal(t, 1, strings.Count(logged.String(), "linking container log failed"))
+}
+
+// A runtime chooses the id of a container, but not where links are made.
+func TestApply_LinksLogsInTheDirectoryAlone(t *testing.T) {
+	parent := t.TempDir()
+	var logged logtest.Buffer
+	c := newFake().client(t, Config{LogLinksDir: filepath.Join(parent, "containers"), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	run := &applyRun{c: c, pod: onePod("main"), sandboxConfig: &v1.PodSandboxConfig{LogDirectory: "/logs/pod"}}
+	for _, id := range []string{"/../../elsewhere", "a/b", ".."} {
+		run.linkLog("main", id, "main/0.log")
+	}
+	made, err := filepath.Glob(filepath.Join(parent, "*", "*"))
+	require.NoError(t, err)
+	require.Len(t, made, 1, "..")
+	assert.Regexp(t, `/containers/.+_main-\.\.\.log$`, made[0])
+	assert.NoFileExists(t, filepath.Join(parent, "elsewhere.log"))
+	assert.Equal(t, 2, strings.Count(logged.String(), "linking container log failed"))
 }

@@ -245,11 +245,13 @@ func notOwner(what, id string, labels map[string]string) error {
 	return fmt.Errorf("%s %s: not made by sublet: %w", what, id, runtime.ErrNotOwner)
 }
 
-// changes are the calls that an Observer does not make.
+// changes are the calls that an Observer does not make. Those that enter a container or its
+// network may change anything in it.
 func changes(rpc string) bool {
 	switch rpc {
 	case "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "CreateContainer", "StartContainer", "StopContainer",
-		"RemoveContainer", "UpdateContainerResources", "ReopenContainerLog", "ExecSync", "PullImage", "RemoveImage":
+		"RemoveContainer", "UpdateContainerResources", "ReopenContainerLog", "CheckpointContainer", "PullImage", "RemoveImage",
+		"ExecSync", "Exec", "Attach", "PortForward", "UpdateRuntimeConfig":
 		return true
 	}
 	return false

@@ -146,20 +146,25 @@ func TestClient_ChangesNothingOfOthers(t *testing.T) {
 	} {
 		for _, id := range []string{ct, theirs.Containers[0].ID} {
 			_, _, execErr := c.Exec(t.Context(), id, []string{"true"}, 0, 0)
+			_, execURLErr := c.ExecURL(t.Context(), id, []string{"sh"}, runtime.Streams{Stdin: true})
+			_, attachErr := c.AttachURL(t.Context(), id, runtime.Streams{Stdin: true})
 			for what, err := range map[string]error{
 				"remove": c.RemoveContainer(t.Context(), id), "stop": c.stopContainer(t.Context(), id, 0),
-				"exec": execErr, "reopen log": c.ReopenLog(t.Context(), id), "cpuset": c.UpdateCpuset(t.Context(), id, runtime.Cpuset{CPUs: "0"}),
+				"exec": execErr, "stream exec": execURLErr, "attach": attachErr,
+				"checkpoint": c.CheckpointContainer(t.Context(), id, "/c.tar", 0), "reopen log": c.ReopenLog(t.Context(), id), "cpuset": c.UpdateCpuset(t.Context(), id, runtime.Cpuset{CPUs: "0"}),
 			} {
 				assert.ErrorIs(t, err, runtime.ErrNotOwner, "%s: %s %s", name, what, id)
 			}
 		}
 		for _, id := range []string{sb, theirs.Sandboxes[0].ID} {
+			_, forwardErr := c.PortForwardURL(t.Context(), id, []int32{80})
+			assert.ErrorIs(t, forwardErr, runtime.ErrNotOwner, name)
 			assert.ErrorIs(t, c.RemoveSandbox(t.Context(), id), runtime.ErrNotOwner, name)
 			assert.ErrorIs(t, c.stopSandbox(t.Context(), id), runtime.ErrNotOwner, name)
 		}
 		assert.ErrorIs(t, c.Kill(t.Context(), podOfUID("uid-2"), theirs, runtime.Termination{}), runtime.ErrNotOwner, name)
 	}
-	for _, rpc := range []string{"StopContainer", "RemoveContainer", "ExecSync", "ReopenContainerLog", "StopPodSandbox", "RemovePodSandbox"} {
+	for _, rpc := range []string{"StopContainer", "RemoveContainer", "ExecSync", "ReopenContainerLog", "StopPodSandbox", "RemovePodSandbox", "Exec", "Attach", "PortForward", "CheckpointContainer"} {
 		assert.Zero(t, f.count(rpc), rpc)
 	}
 }

@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -137,8 +138,8 @@ func TestApply_AfterAStopThatFails(t *testing.T) {
 			})
 			f.took()
 			failures := c.Apply(t.Context(), pod, []runtime.Action{
-				{Type: runtime.KillContainer, Container: "first", ID: ids["first"], Reason: runtime.ReasonResized},
-				{Type: runtime.KillContainer, Container: "third", ID: ids["third"], Stage: 1},
+				{Type: runtime.KillContainer, Container: "first", ID: ids["first"], GracePeriod: time.Minute, Reason: runtime.ReasonResized},
+				{Type: runtime.KillContainer, Container: "third", ID: ids["third"], GracePeriod: time.Minute, Stage: 1},
 				{Type: runtime.UpdateResources, Container: "second", ID: ids["second"]},
 				{Type: runtime.StartContainer, Container: "third", Attempt: 1},
 			}, runtime.RunOptions{}).Failures

@@ -75,6 +75,16 @@ func (c *Client) CgroupDriver(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("cgroup driver: not reported: %w", runtime.ErrUnsupported)
 }
 
+// UpdatePodCIDRs passes the pod CIDRs of the node to the runtime. See runtime.PodCIDRUpdater.
+func (c *Client) UpdatePodCIDRs(ctx context.Context, cidrs []string) error {
+	_, err := do(ctx, c, "UpdateRuntimeConfig", "", c.cfg.StatusTimeout, c.rs.UpdateRuntimeConfig, &v1.UpdateRuntimeConfigRequest{
+		RuntimeConfig: &v1.RuntimeConfig{NetworkConfig: &v1.NetworkConfig{PodCidr: strings.Join(cidrs, ",")}},
+	})
+	return err
+}
+
+var _ runtime.PodCIDRUpdater = (*Client)(nil)
+
 // cgroupDriver is that of the default handler, or else of the first by name that
 // has one: only handlers for runc do.
 func (i *configInfo) cgroupDriver() (driver string, ok bool) {

@@ -68,6 +68,9 @@ func (c *Client) runSandbox(ctx context.Context, config *v1.PodSandboxConfig, ha
 	for {
 		resp, err := do(ctx, c, "RunPodSandbox", "", 2*c.cfg.Timeout, c.rs.RunPodSandbox,
 			&v1.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		if err == nil && resp.GetPodSandboxId() == "" {
+			return "", fmt.Errorf("RunPodSandbox: %w", errEmpty)
+		}
 		if err == nil {
 			c.owned.add(resp.GetPodSandboxId())
 		}
@@ -144,5 +147,5 @@ func (t *applyRun) podIPs() []string {
 	if podspec.IsHostNetwork(t.pod) {
 		return t.m.HostIPs
 	}
-	return t.sandbox.IPs
+	return runtime.PodIPs(t.sandbox.IPs, t.m.HostIPs)
 }

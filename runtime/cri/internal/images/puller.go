@@ -80,14 +80,19 @@ type Puller struct {
 }
 
 // pullKey is what makes two pulls the same: with other logins the answer can be
-// another one.
+// another one. Of the node's logins the users count and not their secrets: plugins may have
+// new ones at each request, for which no back-off would ever apply.
 type pullKey struct{ ref, logins, handler string }
 
 // pullTarget is the result of a pull on the node, regardless of the credentials.
 type pullTarget struct{ ref, handler string }
 
 func (r *Request) key() pullKey {
-	return pullKey{r.Ref, fingerprint(slices.Concat(r.logins, r.nodeLogins)), r.handler}
+	users := slices.Clone(r.logins)
+	for _, auth := range r.nodeLogins {
+		users = append(users, &v1.AuthConfig{Username: auth.GetUsername(), IdentityToken: r.accounts[auth]}) // whom it is for
+	}
+	return pullKey{r.Ref, fingerprint(users), r.handler}
 }
 
 // grant is who may use an image that was pulled: the pods that have a login, or those of a

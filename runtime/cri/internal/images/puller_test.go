@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -163,6 +164,37 @@ func TestPuller_FailuresBackOff(t *testing.T) {
 		_, err := pullNow(t.Context(), p, req)
 		require.NoError(t, err)
 		assert.Empty(t, p.failed)
+	})
+}
+
+// IM-4: a plugin that has a new token of the node at each request does not end the back-off. Another user, or
+// one for another service account, is another pull.
+func TestPuller_BackOffOutlastsTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeService{registry: func(context.Context, string, string) error { return errors.New("401") }}
+		p, tokens := f.puller(), 0
+		pull := func(user, account string) *PullError {
+			t.Helper()
+			tokens++
+			ring, err := NodeKeyring(map[string]NodeLogin{"reg.example": {Auth: &v1.AuthConfig{Username: user, Password: fmt.Sprint("token-", tokens)}, Account: account}})
+			require.NoError(t, err)
+			_, err = pullNow(t.Context(), p, request(t, "reg.example/a:1", "").WithNode(ring))
+			failed, ok := errors.AsType[*PullError](err)
+			require.True(t, ok, "%v", err)
+			return failed
+		}
+		assert.False(t, pull("AWS", "").BackOff)
+		for range 3 {
+			time.Sleep(3 * time.Second)
+			assert.True(t, pull("AWS", "").BackOff)
+		}
+		assert.Len(t, f.pulled(), 1)
+		assert.False(t, pull("other", "").BackOff)
+		assert.False(t, pull("AWS", "ns/builder").BackOff)
+		assert.False(t, pull("AWS", "ns/other").BackOff)
+		assert.Len(t, f.pulled(), 4)
+		time.Sleep(time.Second)
+		assert.False(t, pull("AWS", "").BackOff, "the first one is over")
 	})
 }
 
