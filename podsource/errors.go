@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -108,7 +109,7 @@ func (m *Mux) event(r rejectedPod) *corev1.Event {
 		message = "the last valid version keeps running: " + message
 	}
 	if len(message) > maxMessage {
-		message = message[:maxMessage-3] + "..."
+		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
 	}
 	if pod != nil {
 		return podspec.NewEvent(pod, corev1.EventTypeWarning, reason, message, r.Since)

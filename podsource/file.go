@@ -11,6 +11,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 )
 
@@ -164,7 +165,9 @@ func (f *file) watchNotifier(ctx context.Context, notifications chan<- struct{})
 	defer retry.Stop()
 	logged := false
 	for {
-		err := f.notifier.Notify(ctx, f.path, func() { notify.Send(notifications) })
+		err := safe.Call(f.logger, "notify of changes of "+f.path, func() error {
+			return f.notifier.Notify(ctx, f.path, func() { notify.Send(notifications) })
+		})
 		if ctx.Err() != nil {
 			return
 		}

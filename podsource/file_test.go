@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
-	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -101,6 +101,8 @@ spec:
 		"half written":    {manifest("x", "2")[:40], nil},
 		"a half token":    {manifest("x", "2") + "    ima", []string{"document 1 (line 1"}},
 		"another kind":    {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n", []string{"kind Deployment of apps/v1"}},
+		"a long kind":     {"apiVersion: v1\nkind: " + strings.Repeat("é", 1000) + "\n", []string{"unsupported kind é"}},
+		"a longer kind":   {"apiVersion: v1\nkind: x" + strings.Repeat("é", 1000) + "\n", []string{"unsupported kind xé"}},
 		"unknown fields":  {manifest("x", "2") + "    imagee: y\n", []string{"imagee"}},
 		"a YAML bomb":     {bomb, []string{"input too large"}},
 		"too large":       {strings.Repeat("#", podsource.DefaultMaxBytes+1), []string{"manifest exceeds 10485760 bytes", "split or shorten"}},
@@ -128,6 +130,7 @@ spec:
 				require.Len(t, s.events, 1)
 				assert.Equal(t, "x-n1", s.events[0].InvolvedObject.Name)
 				assert.LessOrEqual(t, len(s.events[0].Message), 1024)
+				assert.True(t, utf8.ValidString(s.events[0].Message), "not cut within a character")
 				assert.True(t, s.mux.HasSynced("a"))
 
 				s.dir.write("y.yaml", manifest("y", "2"))
@@ -290,34 +293,6 @@ type notifierFunc func(ctx context.Context, path string, notify func()) error
 
 func (f notifierFunc) Notify(ctx context.Context, path string, notify func()) error {
 	return f(ctx, path, notify)
-}
-
-// A file that is written piece by piece is read when it is left alone, and one
-// that never is, within 100 ms all the same.
-func TestFile_DebouncesWrites(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := play(t, nil)
-		time.Sleep(time.Second)
-		s.delivered()
-		complete := manifest("x", "1")
-		for i := 0; i <= len(complete); i += 40 {
-			s.dir.write("x.yaml", complete[:i])
-			s.k.notify()
-			time.Sleep(10 * time.Millisecond)
-			synctest.Wait()
-		}
-		assert.Empty(t, s.errors(), "no partial file is read")
-		s.dir.write("x.yaml", complete)
-		assert.Equal(t, []string{"ADD a x-n1=1"}, s.after())
-
-		startTime := time.Now()
-		s.dir.write("busy.yaml", manifest("busy", "1"))
-		for time.Since(startTime) < 99*time.Millisecond {
-			s.k.notify()
-			time.Sleep(time.Millisecond)
-		}
-		assert.Equal(t, []string{"ADD a busy-n1=1"}, s.delivered())
-	})
 }
 
 // ConfigMaps and Secrets lie beside the pods that use them.

@@ -55,7 +55,7 @@ func (d *disk) do(err error) { d.t.Helper(); require.NoError(d.t, err) }
 // comes waits until the pods are these, and fails if they never are.
 func (d *disk) comes(want ...string) {
 	d.t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case d.last = <-d.sets:

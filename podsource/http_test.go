@@ -303,7 +303,7 @@ func TestHTTP_RejectsInvalidConfig(t *testing.T) {
 // with a fault.
 func watchOnce(t *testing.T, source podsource.Source) podsource.Set {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	sets := make(chan podsource.Set, 1)
 	done := make(chan error, 1)

@@ -166,8 +166,8 @@ func (m *Mux) Names() []string {
 func (m *Mux) Changes() <-chan Change { return m.changes }
 
 // Run watches the sources until ctx is done and then returns nil. A source that fails
-// is watched again after a back-off; its last desired set stays. Run may be called
-// once.
+// is watched again after a back-off; its last desired set stays until it delivers one
+// that is not Incomplete. Run may be called once.
 func (m *Mux) Run(ctx context.Context) error {
 	if m.started.Swap(true) {
 		return errors.New("podsource: Run was called twice")
@@ -188,9 +188,11 @@ func (m *Mux) watch(ctx context.Context, i int) {
 	named := m.cfg.Sources[i]
 	backOff := minRetryBackOff
 	for {
+		previous := m.sources[i].set() // of a Watch that has failed, until this one knows everything
 		err := safe.Call(m.cfg.Logger, "watch source "+named.Name, func() error {
 			return named.Source.Watch(ctx, func(s Set) {
 				backOff = minRetryBackOff
+				s, previous = completed(s, previous)
 				m.receive(ctx, i, s)
 			})
 		})
@@ -206,6 +208,16 @@ func (m *Mux) watch(ctx context.Context, i int) {
 		}
 		backOff = min(2*backOff, maxRetryBackOff)
 	}
+}
+
+// completed returns a Set with what previous has and it may lack, and what may lack in the next one.
+func completed(s, previous Set) (current, next Set) {
+	if !s.Incomplete || len(previous.Pods)+len(previous.Objects) == 0 {
+		return s, Set{}
+	}
+	current = supplement(s, previous)
+	current.Cached = s.Cached || previous.Cached
+	return current, previous
 }
 
 // Restore names the pods of the previous process. If the first set with a full name has it twice, the pod that ran before

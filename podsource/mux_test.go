@@ -3,6 +3,7 @@ package podsource_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -291,6 +292,29 @@ func TestMux_RetriesFailedSource(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		assert.Equal(t, []string{"UPDATE a x=2"}, r.delivered())
 		assert.Empty(t, r.errors())
+	})
+}
+
+// SR-8: what a source does not know yet after it has failed is not gone.
+func TestMux_FailedSourceThatKnowsLess(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		set := func(incomplete bool, pods ...*corev1.Pod) podsource.Set {
+			s := podsource.Set{Incomplete: incomplete}
+			for _, p := range pods {
+				s.Pods = append(s.Pods, podsource.Manifest{Pod: p})
+			}
+			return s
+		}
+		src := &breaking{sets: []podsource.Set{
+			set(true, pod("early", "1")), set(false, pod("x", "1"), pod("y", "1")), set(true), set(true, pod("x", "2")), set(false, pod("x", "2")),
+		}}
+		r := start(t, src)
+		var delivered []string
+		for range src.sets {
+			delivered = append(delivered, strings.Join(r.delivered(), ", "))
+			time.Sleep(time.Second)
+		}
+		assert.Equal(t, []string{"ADD a early=1", "REMOVE a early=1, ADD a x=1 y=1", "", "UPDATE a x=2", "REMOVE a y=1"}, delivered)
 	})
 }
 

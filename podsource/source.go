@@ -65,7 +65,7 @@ type NamedSource struct {
 type SourceError struct {
 	Source      string      // name of the source; set by the Mux
 	Location    string      // file, URL or name of the source
-	Err         error       // all errors found there; contains no values of the manifest
+	Err         error       // all errors found there; quotes wrong names, but no data of Secrets and values of variables
 	Since       time.Time   // when the error was first found
 	RetainedPod *corev1.Pod // last valid version of the pod, which keeps running; may be nil
 	RejectedPod *corev1.Pod // the pod as delivered, if it is to be rejected: see InvalidReason; may be nil

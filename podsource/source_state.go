@@ -84,6 +84,11 @@ func (d *sourceState) update(s Set, nodeName string, now time.Time) *sourceState
 	return next
 }
 
+// set returns the manifests and objects of the last Set.
+func (d *sourceState) set() Set {
+	return Set{Pods: d.manifests, Objects: d.objects, Cached: d.cached}
+}
+
 // unchanged returns how many manifests at the beginning and at the end are the same as
 // before, so that the cost depends on the number of changes. After a state with
 // invalid manifests, all are processed.
