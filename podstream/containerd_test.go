@@ -37,7 +37,7 @@ func TestClient_Containerd(t *testing.T) {
 			}()
 			require.Eventually(t, func() bool {
 				return g.exec(t, podstream.Options{Stdout: new(bytes.Buffer)}, "sh", "-c", "grep -q :1F90 /proc/net/tcp /proc/net/tcp6") == nil
-			}, 30*time.Second, 100*time.Millisecond)
+			}, time.Minute, 100*time.Millisecond)
 			return 8080
 		}
 		testClient(t, g)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -261,4 +262,56 @@ func TestNew_RejectsContradictions(t *testing.T) {
 		_, err := server.New(cfg)
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// A WebSocket can have its bearer token among its subprotocols, as with a kubelet. The runtime does not get it.
+func TestServer_BearerTokenAsSubprotocol(t *testing.T) {
+	passed := make(chan http.Header, 1)
+	backend := serve(t, server.Config{Addr: loopback, Handlers: map[string]http.Handler{"/x": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		passed <- r.Header
+		w.WriteHeader(http.StatusTeapot)
+	})}})
+	n := serveSecure(t, func(cfg *server.Config) { cfg.Streams = &upstream{url: "http://" + backend + "/x"} })
+	bearer := func(token string) string {
+		return "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(token))
+	}
+	for name, tt := range map[string]struct {
+		protocols []string
+		certs     []tls.Certificate
+		status    int
+		passed    string
+	}{
+		"before the others":         {[]string{bearer("good") + ", v4.channel.k8s.io"}, nil, http.StatusTeapot, "v4.channel.k8s.io"},
+		"after the others":          {[]string{"v4.channel.k8s.io,channel.k8s.io", bearer("good")}, nil, http.StatusTeapot, "v4.channel.k8s.io,channel.k8s.io"},
+		"beside a certificate":      {[]string{bearer("wrong"), "v4.channel.k8s.io"}, []tls.Certificate{n.ca.client(t, "apiserver", "system:masters")}, http.StatusTeapot, "v4.channel.k8s.io"},
+		"without rights":            {[]string{bearer("powerless"), "v4.channel.k8s.io"}, nil, http.StatusForbidden, ""},
+		"wrong":                     {[]string{bearer("wrong"), "v4.channel.k8s.io"}, nil, http.StatusUnauthorized, ""},
+		"empty":                     {[]string{bearer(""), "v4.channel.k8s.io"}, nil, http.StatusUnauthorized, ""},
+		"two":                       {[]string{bearer("good"), bearer("good"), "v4.channel.k8s.io"}, nil, http.StatusUnauthorized, ""},
+		"no other subprotocol":      {[]string{bearer("good")}, nil, http.StatusUnauthorized, ""},
+		"no base64":                 {[]string{"base64url.bearer.authorization.k8s.io.=", "v4.channel.k8s.io"}, nil, http.StatusUnauthorized, ""},
+		"no text":                   {[]string{bearer("\xff"), "v4.channel.k8s.io"}, nil, http.StatusUnauthorized, ""},
+		"invalid and a certificate": {[]string{"base64url.bearer.authorization.k8s.io.=", "v4.channel.k8s.io"}, []tls.Certificate{n.ca.client(t, "apiserver", "system:masters")}, http.StatusUnauthorized, ""},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+n.addr+"/exec/default/web/app?output=1&command=x", http.NoBody)
+		require.NoError(t, err)
+		r.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Protocol": tt.protocols}
+		resp, err := n.client(t, tt.certs...).Do(r)
+		require.NoError(t, err, name)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, tt.status, resp.StatusCode, name)
+		if tt.passed != "" && resp.StatusCode == tt.status {
+			header := <-passed
+			assert.Equal(t, []string{tt.passed}, header["Sec-Websocket-Protocol"], name)
+			assert.NotContains(t, header, "Authorization", name)
+		}
+	}
+	// Without a WebSocket the header means nothing.
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+n.addr+"/healthz", http.NoBody)
+	require.NoError(t, err)
+	r.Header.Set("Sec-Websocket-Protocol", bearer("good")+",v4.channel.k8s.io")
+	resp, err := n.client(t).Do(r)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
 }

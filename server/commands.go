@@ -2,12 +2,13 @@ package server
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sublet-dev/agent/internal/logattr"
 )
 
 // run runs a command to its end and responds with its output. Its query parameter has
@@ -25,7 +26,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	output, err := s.cfg.Commands.RunCommand(r.Context(), pod, container, strings.Split(r.URL.Query().Get("cmd"), " "))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
 	if err != nil {
-		s.fail(w, r, errors.Join(err, errorText(output)), http.StatusInternalServerError)
+		s.fail(w, r, &commandError{err, output}, http.StatusInternalServerError)
 		return
 	}
 	// The kubelet calls the output of any command JSON.
@@ -34,12 +35,24 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	s.write(w, r, output)
 }
 
-func errorText(output []byte) error {
-	if len(output) == 0 {
-		return nil
-	}
-	return errors.New(string(output))
+// commandError is the error of a command with its output, which is for the client alone: it
+// can have secrets, and any size.
+type commandError struct {
+	error
+	output []byte
 }
+
+func (e *commandError) Error() string {
+	if len(e.output) == 0 {
+		return e.error.Error()
+	}
+	return e.error.Error() + "\n" + string(e.output)
+}
+
+func (e *commandError) Unwrap() error { return e.error }
+
+// Redacted returns the text of the error for logs.
+func (e *commandError) Redacted() string { return logattr.Redact(e.error) }
 
 // checkpoint writes a checkpoint of a container and responds with its path.
 func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {

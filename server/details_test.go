@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/server"
 )
 
@@ -196,4 +198,18 @@ func TestServe_LimitsConnections(t *testing.T) {
 	}
 	require.NoError(t, first.Close())
 	require.NoError(t, <-answered)
+}
+
+// The output of a command that fails is for the client, but neither its content nor its size for logs.
+func TestServer_OutputOfAFailedCommandIsNotLogged(t *testing.T) {
+	var logged logtest.Buffer
+	n := serveSecure(t, func(cfg *server.Config) {
+		cfg.Logger = slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	status, _, body := n.do(t, n.client(t), http.MethodPost, "/run/default/web/app?cmd=false", "good")
+	assert.Equal(t, http.StatusInternalServerError, status)
+	assert.Equal(t, "exit code 1\noutput\n", body)
+	assert.Contains(t, logged.String(), "request failed")
+	assert.Contains(t, logged.String(), "exit code 1")
+	assert.NotContains(t, logged.String(), "output")
 }

@@ -19,9 +19,9 @@
 //   - Without TLS, authentication and authorization it serves neither values of
 //     environment variables nor logs nor a way to change or enter a container, but for
 //     a socket of this user with Config.TrustSocketClients. Addresses other than
-//     loopback and sockets need Config.AllowNonLoopback. On loopback, requests whose
-//     Host header is not localhost or an IP address are rejected, which prevents DNS
-//     rebinding.
+//     loopback and sockets need Config.AllowNonLoopback. Without it, requests on
+//     loopback whose Host header is not localhost or an IP address are rejected, which
+//     prevents DNS rebinding.
 //   - No client is anonymous unless Config says so. What cannot be authenticated or
 //     authorized, because a webhook is down or for any other reason, is denied. Rights
 //     are the kubelet's: subresources of nodes. Entering a container takes the right to

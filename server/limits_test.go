@@ -125,13 +125,22 @@ func TestServe_EndsStreams(t *testing.T) {
 	}
 }
 
+// A command can have an argument as long as Linux takes it, encoded for a URL.
+func TestServe_LongCommands(t *testing.T) {
+	n := serveSecure(t)
+	script := strings.Repeat("%20", 64<<10)
+	status, _, body := n.do(t, n.client(t), http.MethodPost, "/run/default/web/app?cmd="+script, "good")
+	assert.Equal(t, http.StatusOK, status)
+	assert.Len(t, body, 64<<10)
+}
+
 // Large headers and bodies are rejected.
 func TestServe_LimitsSizes(t *testing.T) {
 	n := serveSecure(t)
 	c := n.client(t)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+n.addr+"/healthz", http.NoBody)
 	require.NoError(t, err)
-	r.Header.Set("X-Large", strings.Repeat("x", 100<<10))
+	r.Header.Set("X-Large", strings.Repeat("x", 300<<10))
 	resp, err := c.Do(r)
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())

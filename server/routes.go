@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
 // route is what the server knows of a path besides its handler.
@@ -97,7 +99,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if acts(r) && fromPage(w, r) {
 		return
 	}
-	user := s.user(r)
+	r, err := withBearerProtocol(r)
+	var user *authenticationv1.UserInfo
+	if err == nil {
+		user = s.user(r)
+	}
 	if s.serveKube(w, r, user) {
 		return
 	}

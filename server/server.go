@@ -99,8 +99,8 @@ const (
 	headerTimeout   = 5 * time.Second
 	responseTimeout = 30 * time.Second
 	idleTimeout     = time.Minute
-	maxHeader       = 16 << 10
-	maxBody         = 64 << 10 // only requests to KubeAPI need a body
+	maxHeader       = 256 << 10 // the words of a command are in the URL
+	maxBody         = 64 << 10  // only requests to KubeAPI need a body
 	stopTimeout     = 2 * time.Second
 
 	defaultMaxConnections    = 256

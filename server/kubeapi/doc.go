@@ -11,7 +11,8 @@
 //		Pods: agent.Pods, Logs: agent, Streams: agent,
 //	})
 //
-// Then kubectl --kubeconfig DIR/kubeconfig get pods works. It serves:
+// The API, the credentials and the server have a Run each, which belongs beside that of the
+// agent. Then kubectl --kubeconfig DIR/kubeconfig get pods works. The API serves:
 //
 //   - pods, with their logs, exec, attach and port-forward, by the handlers of package
 //     server; the node and its lease; events, with an Events as the recorder of the agent; namespaces,

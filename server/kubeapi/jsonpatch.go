@@ -33,7 +33,7 @@ func (op operation) apply(doc any, copyable *int) (any, error) {
 		return nil, errors.New("value required")
 	}
 	var value any
-	if err := json.Unmarshal(op.Value, &value); err != nil {
+	if err := decode(op.Value, &value); err != nil {
 		return nil, err
 	}
 	switch op.Op {
@@ -76,7 +76,7 @@ func (op operation) transfer(doc any, to []string, copyable *int) (any, error) {
 		if *copyable -= len(b); *copyable < 0 {
 			return nil, fmt.Errorf("the patch copies more than %d bytes", maxCopied)
 		}
-		if err := json.Unmarshal(b, &value); err != nil {
+		if err := decode(b, &value); err != nil {
 			return nil, err
 		}
 	} else if doc, err = remove(doc, from); err != nil {

@@ -102,6 +102,17 @@ func TestMergePatch_RFC7386(t *testing.T) {
 	}
 }
 
+// A grace period without an end is such a number.
+func TestPatches_KeepLargeIntegers(t *testing.T) {
+	const largest = "9223372036854775807"
+	got, err := mergePatch([]byte(`{"a":`+largest+`}`), []byte(`{"b":0.5}`))
+	require.NoError(t, err)
+	assert.Equal(t, `{"a":`+largest+`,"b":0.5}`, string(got))
+	got, err = jsonPatch([]byte(`{"a":`+largest+`}`), []byte(`[{"op":"copy","from":"/a","path":"/b"},{"op":"add","path":"/c","value":`+largest+`}]`))
+	require.NoError(t, err)
+	assert.Equal(t, `{"a":`+largest+`,"b":`+largest+`,"c":`+largest+`}`, string(got))
+}
+
 // kubectl hides the rows of pods that are over by the condition Completed.
 func TestPodTable_SummaryAndCompletion(t *testing.T) {
 	for phase, conditions := range map[corev1.PodPhase]int{corev1.PodRunning: 0, corev1.PodSucceeded: 1, corev1.PodFailed: 1} {

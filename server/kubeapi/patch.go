@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	strictjson "sigs.k8s.io/json"
 )
 
 // patcher returns the function that applies a patch of a media type to a pod. It returns
@@ -52,10 +53,14 @@ func patcher(contentType string, patch []byte) (func(*corev1.Pod) ([]byte, error
 	}, nil
 }
 
+// decode decodes JSON of any form. Integers stay what they are: as floating-point numbers, large ones would become
+// others.
+func decode(b []byte, to *any) error { return strictjson.UnmarshalCaseSensitivePreserveInts(b, to) }
+
 // mergePatch applies a JSON merge patch, RFC 7386.
 func mergePatch(original, patch []byte) ([]byte, error) {
 	var to, from any
-	if err := errors.Join(json.Unmarshal(original, &to), json.Unmarshal(patch, &from)); err != nil {
+	if err := errors.Join(decode(original, &to), decode(patch, &from)); err != nil {
 		return nil, err
 	}
 	if _, ok := from.(map[string]any); !ok {
@@ -108,7 +113,7 @@ func (e patchTestError) Error() string { return fmt.Sprintf("testing value %s fa
 func jsonPatch(original, patch []byte) ([]byte, error) {
 	var doc any
 	var operations []operation
-	if err := errors.Join(json.Unmarshal(original, &doc), json.Unmarshal(patch, &operations)); err != nil {
+	if err := errors.Join(decode(original, &doc), json.Unmarshal(patch, &operations)); err != nil {
 		return nil, err
 	}
 	if len(operations) > maxOperations {
