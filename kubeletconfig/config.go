@@ -46,7 +46,8 @@ func (c *Config) Changed(other *Config) []string {
 }
 
 // Set sets the field of a flag of the kubelet (Field.Flag) as that flag does: it replaces what a file
-// says. It returns an error that wraps ErrUnknownFlag if no field has the flag.
+// says, except that feature gates of the file stay which the flag does not name. It returns an error
+// that wraps ErrUnknownFlag if no field has the flag.
 func (c *Config) Set(flag, value string) error {
 	f, err := c.set(flag, value)
 	if err == nil {
@@ -77,7 +78,11 @@ func (c *Config) set(flag, value string) (Field, error) {
 	if !ok {
 		return f, fmt.Errorf("-%s: %w", flag, ErrUnknownFlag)
 	}
+	gates := c.kubelet.FeatureGates
 	err := setText(leaf(&c.kubelet, f.Path), value)
+	if f.Path == "featureGates" && err == nil {
+		c.kubelet.FeatureGates = withGates(gates, c.kubelet.FeatureGates)
+	}
 	if errors.Is(err, errNoFlagForm) && f.Treatment == NoMeaning {
 		err = nil // nothing depends on the value
 	}

@@ -31,6 +31,14 @@ func Gates() []Gate {
 	}
 }
 
+// withGates returns gates with others over them.
+func withGates(gates, over map[string]bool) map[string]bool {
+	all := map[string]bool{}
+	maps.Copy(all, gates)
+	maps.Copy(all, over)
+	return all
+}
+
 func gateNotices(gates map[string]bool) []string {
 	var notices []string
 	for _, name := range slices.Sorted(maps.Keys(gates)) {

@@ -118,6 +118,8 @@ func TestSettings_ByFlag(t *testing.T) {
 		},
 		"-minimum-image-ttl-duration=0s":          func(s kubeletconfig.Settings) any { return s.ImageGC.Policy.MinAge < 0 },
 		"-container-log-max-size=1Ki":             func(s kubeletconfig.Settings) any { return s.LogRotation.MaxSize == 1024 },
+		"-container-log-max-size=1.5Mi":           func(s kubeletconfig.Settings) any { return s.LogRotation.MaxSize == 3<<19 },
+		"-container-log-max-size=-1":              func(s kubeletconfig.Settings) any { return s.LogRotation.MaxSize == -1 },
 		"-container-log-max-files=9":              func(s kubeletconfig.Settings) any { return s.LogRotation.MaxFiles == 9 },
 		"-eviction-max-pod-grace-period=20":       func(s kubeletconfig.Settings) any { return s.Eviction.MaxPodGracePeriod == 20*time.Second },
 		"-eviction-pressure-transition-period=3s": func(s kubeletconfig.Settings) any { return s.Eviction.PressureTransitionPeriod == 3*time.Second },
@@ -167,6 +169,18 @@ func TestSettings_ByFile(t *testing.T) {
 	want, err := eviction.ParseThresholds(strings.Replace(eviction.DefaultHardThresholds, "memory.available<100Mi", "memory.available<1Gi", 1), "", "", "")
 	require.NoError(t, err)
 	assert.ElementsMatch(t, want, s.Eviction.Thresholds)
+}
+
+// Gates of a flag are added to those of the file.
+func TestFlags_FeatureGates(t *testing.T) {
+	c, err := kubeletconfig.Load(file(t, "k.yaml", header+`,"featureGates":{"GracefulNodeShutdown":false,"MemoryQoS":false}}`), "")
+	require.NoError(t, err)
+	require.NoError(t, apply(c, "-feature-gates=MemoryQoS=true,ReduceDefaultCrashLoopBackOffDecay=true", "-feature-gates=Other=true"))
+	assert.Equal(t, map[string]bool{
+		"GracefulNodeShutdown": false, "MemoryQoS": true, "ReduceDefaultCrashLoopBackOffDecay": true, "Other": true,
+	}, c.Kubelet().FeatureGates)
+	require.NoError(t, apply(c, "-feature-gates="))
+	assert.Len(t, c.Kubelet().FeatureGates, 4)
 }
 
 // A flag replaces what the file says.
@@ -250,6 +264,8 @@ func TestValidate_BadValues(t *testing.T) {
 		`"maxParallelImagePulls":2,"serializeImagePulls":true`:  "maxParallelImagePulls: 2 needs",
 		`"containerLogMaxSize":"big"`:                           "containerLogMaxSize: \"big\"",
 		`"containerLogMaxSize":"0"`:                             "containerLogMaxSize: \"0\"",
+		`"containerLogMaxSize":"100m"`:                          "containerLogMaxSize: \"100m\" must be a size in bytes",
+		`"resolvConf":""`:                                       "resolvConf: must not be empty",
 		`"imagePullCredentialsVerificationPolicy":"Maybe"`:      "imagePullCredentialsVerificationPolicy: \"Maybe\"",
 		`"preloadedImagesVerificationAllowlist":["a"]`:          "preloadedImagesVerificationAllowlist: needs",
 		`"memorySwap":{"swapBehavior":"UnlimitedSwap"}`:         "memorySwap.swapBehavior: \"UnlimitedSwap\"",

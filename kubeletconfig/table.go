@@ -131,7 +131,7 @@ func clusterFields() []Field {
 	return []Field{
 		honoured("clusterDNS", "cluster-dns", "", "name servers of pods with dnsPolicy ClusterFirst"),
 		honoured("clusterDomain", "cluster-domain", "", "domain of the cluster"),
-		honoured("resolvConf", "resolv-conf", "/etc/resolv.conf", "resolver configuration of the node"),
+		honoured("resolvConf", "resolv-conf", "/etc/resolv.conf", "resolver configuration of the node, which must not be empty"),
 		honoured("registerNode", "register-node", "true", "create the Node object if it does not exist"),
 		honoured("registerWithTaints", "register-with-taints", "", "taints of the Node when it is registered: key=value:effect,…"),
 		noMeaning("rotateCertificates", "rotate-certificates", "", "a certificate that was requested with a bootstrap kubeconfig is always renewed", "true"),

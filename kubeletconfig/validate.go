@@ -103,6 +103,7 @@ func (v *validator) network() {
 	v.fail(net.ParseIP(v.Address) == nil, "address: %q is not an IP address", v.Address)
 	health := net.ParseIP(v.HealthzBindAddress)
 	v.fail(*v.HealthzPort != 0 && !health.IsLoopback(), "healthzBindAddress: %q must be a loopback address: it has no authentication; set healthzPort to 0, and use /healthz of port %d", v.HealthzBindAddress, v.Port)
+	v.fail(*v.ResolverConfig == "", "resolvConf: must not be empty: pods without DNS are not supported; name a file with what they get, such as nameserver 127.0.0.1")
 	for _, ip := range v.ClusterDNS {
 		v.fail(net.ParseIP(ip) == nil, "clusterDNS: %q is not an IP address", ip)
 	}
@@ -121,7 +122,8 @@ func (v *validator) images() {
 	v.fail(limit != nil && *limit < 1, "maxParallelImagePulls: must be at least 1")
 	v.fail(v.SerializeImagePulls != nil && *v.SerializeImagePulls && limit != nil && *limit > 1, "maxParallelImagePulls: %d needs serializeImagePulls false", deref(limit))
 	size, err := resource.ParseQuantity(v.ContainerLogMaxSize)
-	v.fail(err != nil || size.IsZero(), "containerLogMaxSize: %q must be a size such as 10Mi, or negative", v.ContainerLogMaxSize)
+	isBytes := size.Cmp(*resource.NewQuantity(size.Value(), size.Format)) == 0 // 100m is the tenth of a byte, not 100 MB
+	v.fail(err != nil || size.IsZero() || !isBytes, "containerLogMaxSize: %q must be a size in bytes such as 10Mi, or negative", v.ContainerLogMaxSize)
 	policies := []v1beta1.ImagePullCredentialsVerificationPolicy{v1beta1.NeverVerify, v1beta1.NeverVerifyPreloadedImages, v1beta1.NeverVerifyAllowlistedImages, v1beta1.AlwaysVerify}
 	v.fail(!slices.Contains(policies, v.ImagePullCredentialsVerificationPolicy), "imagePullCredentialsVerificationPolicy: %q is none of %v", v.ImagePullCredentialsVerificationPolicy, policies)
 	v.fail(len(v.PreloadedImagesVerificationAllowlist) > 0 && v.ImagePullCredentialsVerificationPolicy != v1beta1.NeverVerifyAllowlistedImages,

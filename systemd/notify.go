@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,6 +35,7 @@ type Notifier struct {
 	cfg      Config
 	socket   string        // "": not a service that systemd asks to notify it
 	watchdog time.Duration // 0: off
+	ready    atomic.Bool   // it was reported
 }
 
 const (
@@ -98,6 +100,7 @@ func (n *Notifier) awaitReady(ctx context.Context) {
 			return
 		}
 	}
+	n.ready.Store(true)
 	n.send("READY=1", n.status())
 }
 
@@ -111,8 +114,13 @@ func (n *Notifier) beat() {
 	n.send("WATCHDOG=1", n.status())
 }
 
-// Reload calls f, which reads the configuration again, between the reports that it begins and that it has ended.
+// Reload calls f, which reads the configuration again, between the reports that it begins and that it has ended. Before the
+// program is ready it reports neither: the end of a reload is the report that the program is ready.
 func (n *Notifier) Reload(f func()) {
+	if !n.ready.Load() {
+		f()
+		return
+	}
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err == nil {
 		n.send("RELOADING=1", fmt.Sprintf("MONOTONIC_USEC=%d", now.Nano()/int64(time.Microsecond)))

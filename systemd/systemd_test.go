@@ -99,6 +99,32 @@ func TestNotifier_Run(t *testing.T) {
 	require.Eventually(t, func() bool { return m.next(t) == "STOPPING=1" }, time.Minute, time.Millisecond)
 }
 
+// A reload does not make a service ready that still starts: systemd would expect it to feed the watchdog.
+func TestNotifier_ReloadBeforeReady(t *testing.T) {
+	m := listen(t)
+	var ready atomic.Bool
+	n, err := systemd.New(systemd.Config{
+		Alive: func() error {
+			if !ready.Load() {
+				return errors.New("starting")
+			}
+			return nil
+		},
+		Status: func() string { return "started" }, Getenv: env("NOTIFY_SOCKET=" + m.path),
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	reloaded := false
+	n.Reload(func() { reloaded = true })
+	assert.True(t, reloaded)
+	ready.Store(true)
+	assert.Equal(t, "READY=1\nSTATUS=started", m.next(t), "the first report")
+	cancel()
+	require.NoError(t, <-done)
+}
+
 // Without a socket, with the watchdog of another process, and with a socket that does not exist, the program runs all the same.
 func TestNotifier_WithoutSystemd(t *testing.T) {
 	_, err := systemd.New(systemd.Config{})
