@@ -112,7 +112,7 @@ func TestClientCertificate_IsRequestedOnce(t *testing.T) {
 	}
 	c, err := NewClientCertificate(cfg)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	got, err := c.Config(ctx)
 	require.NoError(t, err)
@@ -196,7 +196,7 @@ func TestClientCertificate_StartsWithExpired(t *testing.T) {
 				c.cfg.Kubeconfig = writeKubeconfig(t, "https://127.0.0.1:1", caFile, fmt.Sprintf("{client-certificate: %q, client-key: %q}", where, where))
 			}
 			before, _ := os.ReadFile(c.cfg.Kubeconfig) // there may be none
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			cfg, err := c.Config(ctx)
 			require.NoError(t, err)
@@ -245,7 +245,7 @@ func TestClientCertificate_Damaged(t *testing.T) {
 	for range 2 {
 		c, err := NewClientCertificate(cfg)
 		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		got, err := c.Config(ctx)
 		require.NoError(t, err)
@@ -271,7 +271,7 @@ func TestClientCertificate_ReplacesExpired(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	assert.Eventually(t, func() bool { return CheckClientCertificate(cfg, time.Now()) == nil }, 20*time.Second, 50*time.Millisecond)
+	assert.Eventually(t, func() bool { return CheckClientCertificate(cfg, time.Now()) == nil }, time.Minute, 50*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 }
@@ -306,7 +306,7 @@ func TestServingCertificate(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	require.Eventually(t, func() bool { cert, err := c.GetCertificate(nil); return err == nil && cert != nil }, 20*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { cert, err := c.GetCertificate(nil); return err == nil && cert != nil }, time.Minute, 50*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 	s.mu.Lock()

@@ -24,8 +24,9 @@ type Kube struct {
 	events   *Events
 	started  atomic.Bool
 
-	mu    sync.Mutex // guards agent
-	agent nodeAgent
+	mu         sync.Mutex // guards the fields below
+	agent      nodeAgent
+	unanswered time.Time // when a request was last not answered in time; zero: never
 }
 
 // nodeAgent is what a Kube needs to know of its agent.

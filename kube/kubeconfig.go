@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +26,9 @@ const (
 // CheckClientCertificate. Certificates that the file names are read again when they change. Their
 // paths are relative to its directory.
 func LoadKubeconfig(file string) (*rest.Config, error) {
+	if file == "" {
+		return nil, errors.New("kubeconfig: no file; give the one that says how to reach the API server")
+	}
 	loaded, err := clientcmd.LoadFromFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
@@ -57,6 +61,9 @@ func checkUser(cfg *rest.Config) error {
 		return fmt.Errorf("client certificate: %w", err)
 	}
 	if cert == nil && cfg.BearerToken == "" && cfg.BearerTokenFile == "" && cfg.Username == "" && cfg.ExecProvider == nil && cfg.AuthProvider == nil {
+		if strings.HasPrefix(cfg.Host, "http://") { // client-go has dropped them
+			return fmt.Errorf("server %s must be https: no credentials are sent in plain text", cfg.Host)
+		}
 		return errors.New("user without credentials; give its context a user with client-certificate and client-key, or with a token")
 	}
 	return nil

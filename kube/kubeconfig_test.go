@@ -130,7 +130,11 @@ func TestLoadKubeconfig(t *testing.T) {
 			assert.NotContains(t, err.Error(), "hunter2")
 		})
 	}
-	_, err := LoadKubeconfig("/none")
+	_, err := LoadKubeconfig("")
+	require.ErrorContains(t, err, "no file; give")
+	_, err = LoadKubeconfig(writeKubeconfig(t, "http://127.0.0.1:1", caFile, "{token: hunter2}"))
+	require.ErrorContains(t, err, "server http://127.0.0.1:1 must be https")
+	_, err = LoadKubeconfig("/none")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = LoadKubeconfig(writeFile(t, []byte("apiVersion: v1\nkind: Config\n")))
 	require.ErrorContains(t, err, "no cluster; set current-context")

@@ -49,7 +49,7 @@ type NodeReporter interface {
 
 // NodeConfig describes the Node object of this node.
 type NodeConfig struct {
-	Reporter NodeReporter // required
+	Reporter NodeReporter // required by Node; NodeOptions has that of the agent as default
 	// Labels besides those of name, system and architecture. They are set when the agent
 	// starts and when the Node is registered; later changes by others are kept.
 	// NodeRestriction reserves the domains kubernetes.io and k8s.io, with few exceptions.
@@ -68,6 +68,10 @@ type NodeConfig struct {
 	// block. Default: those of Reporter.
 	VolumesInUse func() []corev1.UniqueVolumeName
 
+	// UpdatePodCIDRs passes the pod CIDRs that the cluster has given the Node to the runtime, as
+	// runtime.PodCIDRUpdater does. Default: with NodeOptions that of the runtime, if it has one.
+	UpdatePodCIDRs func(ctx context.Context, cidrs []string) error
+
 	Version       string        // reported as the kubelet's. Default: Version
 	StatusPeriod  time.Duration // of comparing the status. Default: 10 s
 	ReportPeriod  time.Duration // of sending it without a change. Default: 5 min
@@ -76,7 +80,7 @@ type NodeConfig struct {
 	// Objects are those of the pods, for NodeOptions. Default: Objects in a directory beside
 	// that of the pods.
 	Objects *Objects
-	// Recorder records events of the node. Default: none.
+	// Recorder records events of the node. Default: none, for NodeOptions Kube.Events.
 	Recorder interface{ Record(event *corev1.Event) }
 }
 
@@ -147,6 +151,7 @@ type Node struct {
 
 	// The fields below belong to the loop.
 	started    bool      // the first registration succeeded
+	cordoned   bool      // as the last event says
 	reportedAt time.Time // when a status was last sent
 	reported   []corev1.NodeCondition
 	lastErr    string // last error of the reporter, so that it is logged once
@@ -192,10 +197,12 @@ func (n *Node) Check() error {
 
 // Run keeps the Node and its lease until ctx is done, and returns nil then.
 func (n *Node) Run(ctx context.Context) error {
+	n.record(corev1.EventTypeNormal, "Starting", "Starting kubelet.", time.Now()) // clients look for the kubelet's
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { n.watch(ctx) })
 	wg.Go(func() { n.lease.run(ctx) })
+	wg.Go(func() { n.passPodCIDRs(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var due time.Time // when the status is compared next

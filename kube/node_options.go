@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // NodeOptions returns the options that make an agent with Options a whole node: its Node
@@ -36,6 +37,9 @@ func (k *Kube) NodeOptions(cfg NodeConfig, cacheDir string) ([]agent.Option, err
 	runner := func(f func(context.Context) error) agent.Constructor[agent.Runner] {
 		return func(c *agent.Components) (agent.Runner, error) {
 			reporter.NodeReporter = c.NodeStatus
+			if u, ok := runtime.Capability[runtime.PodCIDRUpdater](c.Runtime); ok && n.cfg.UpdatePodCIDRs == nil {
+				n.cfg.UpdatePodCIDRs = u.UpdatePodCIDRs
+			}
 			return runFunc(f), nil
 		}
 	}

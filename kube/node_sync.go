@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/sublet-dev/agent/internal/logattr"
@@ -70,6 +71,19 @@ func (n *Node) set(current *corev1.Node) {
 	n.current = current
 }
 
+// observe takes over the response to a request, unless the watch has brought a newer version meanwhile.
+func (n *Node) observe(response *corev1.Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.current != nil && n.current.UID == response.UID {
+		order, err := resourceversion.CompareResourceVersion(response.ResourceVersion, n.current.ResourceVersion)
+		if err == nil && order < 0 {
+			return
+		}
+	}
+	n.current = response
+}
+
 // sync registers the node if it is not, and sends its status if it has changed or was
 // not sent for long.
 func (n *Node) sync(ctx context.Context) error {
@@ -87,7 +101,7 @@ func (n *Node) sync(ctx context.Context) error {
 		if current, err = n.register(ctx, status, now); err != nil {
 			return err
 		}
-		n.set(current)
+		n.observe(current)
 	}
 	first := !n.started
 	desired := n.desired(current, status, now, first)
@@ -105,7 +119,7 @@ func (n *Node) sync(ctx context.Context) error {
 			// Nodes that were started together, or changed together, do not report together.
 			n.reportedAt = now.Add(rand.N(n.cfg.ReportPeriod) - n.cfg.ReportPeriod/2) //nolint:gosec // no secret
 		}
-		n.set(updated)
+		n.observe(updated)
 	}
 	n.recordTransitions(current, desired, now)
 	n.started, n.reported = true, n.withCheck(status.Conditions)

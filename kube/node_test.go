@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -213,7 +211,7 @@ func TestNode_TakesUpARegisteredNode(t *testing.T) {
 		require.Len(t, node.Status.Conditions, 2)
 		assert.Equal(t, old.Unix(), conditionOf(node, corev1.NodeReady).LastTransitionTime.Unix(), "a restart of the agent is no transition")
 		assert.Equal(t, "containerd://2", node.Status.NodeInfo.ContainerRuntimeVersion, "kept until the runtime answers")
-		assert.Equal(t, []string{"Rebooted"}, events.reasons())
+		assert.Equal(t, []string{"Starting", "Rebooted", "NodeNotSchedulable"}, events.reasons())
 		assert.Contains(t, b.log.String(), "taint not set")
 	})
 }
@@ -258,7 +256,7 @@ func TestNode_SendsWhatChanges(t *testing.T) {
 		b.wait(2 * time.Second)
 		assert.Equal(t, corev1.ConditionFalse, conditionOf(b.get(), corev1.NodeReady).Status, "a transition is sent within a second or so")
 		assert.Equal(t, calls+1, b.count("patch", "nodes"))
-		assert.Equal(t, []string{"NodeNotReady"}, events.reasons())
+		assert.Equal(t, []string{"Starting", "NodeNotReady"}, events.reasons())
 
 		b.reporter.change(func(s *corev1.NodeStatus) { s.Images = []corev1.ContainerImage{{Names: []string{"i"}}} })
 		b.wait(11 * time.Second)
@@ -349,89 +347,6 @@ func TestNode_APIServerAway(t *testing.T) {
 	})
 }
 
-// A lease that another agent renews too makes the node not Ready, and Ready again once
-// the other is gone.
-func TestNode_TwoAgentsWithOneName(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := startNode(t, NodeConfig{})
-		conflict := apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "n", errors.New("changed"))
-		var other atomic.Bool
-		last := time.Time{}
-		b.client.PrependReactor("update", "leases", func(a k8stesting.Action) (bool, runtime.Object, error) {
-			current := b.lease().DeepCopy()
-			if !other.Load() || current.Spec.RenewTime.Time.Equal(last) {
-				return false, nil, nil
-			}
-			// The other agent was first.
-			last = time.Now().Truncate(time.Microsecond).Add(time.Millisecond)
-			current.Spec.RenewTime = &metav1.MicroTime{Time: last}
-			return true, nil, errors.Join(b.client.Tracker().Update(schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, current, corev1.NamespaceNodeLease), conflict)
-		})
-		b.run()
-		require.NoError(t, b.node.Check())
-		other.Store(true)
-		b.wait(time.Minute)
-		require.ErrorIs(t, b.node.Check(), ErrNodeNameInUse)
-		ready := conditionOf(b.get(), corev1.NodeReady)
-		assert.Equal(t, corev1.ConditionFalse, ready.Status)
-		assert.Contains(t, ready.Message, "another agent renews the lease")
-		other.Store(false)
-		b.wait(time.Minute)
-		require.NoError(t, b.node.Check())
-		assert.Equal(t, corev1.ConditionTrue, conditionOf(b.get(), corev1.NodeReady).Status)
-	})
-}
-
-// An edit of the lease, and a last renewal by a previous agent, are no contention.
-func TestNode_OneForeignRenewalIsNoContention(t *testing.T) {
-	l := &lease{duration: 40 * time.Second, log: slog.New(slog.DiscardHandler)}
-	base := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now()}}}
-	l.latest = base
-	foreign := base.DeepCopy()
-	l.noteForeign(foreign)
-	assert.Zero(t, l.foreign, "an edit that renews nothing")
-	foreign.Spec.RenewTime = &metav1.MicroTime{Time: time.Now().Add(time.Second)}
-	l.noteForeign(foreign)
-	assert.False(t, l.isContended(time.Now()))
-	l.sent = []time.Time{foreign.Spec.RenewTime.Time}
-	l.noteForeign(foreign)
-	assert.Equal(t, 1, l.foreign, "a renewal of ours whose response was lost")
-}
-
-// Where the API server commits renewals and its answers are lost, the renewals are still ours.
-func TestNode_LostAnswersAreNoContention(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := startNode(t, NodeConfig{})
-		leases := schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
-		calls := 0
-		b.client.PrependReactor("update", "leases", func(a k8stesting.Action) (bool, runtime.Object, error) {
-			sent := a.(k8stesting.UpdateAction).GetObject().(*coordinationv1.Lease).DeepCopy()
-			if sent.ResourceVersion != b.lease().ResourceVersion {
-				return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "n", errors.New("changed"))
-			}
-			calls++
-			sent.ResourceVersion = strconv.Itoa(calls)
-			return true, nil, errors.Join(b.client.Tracker().Update(leases, sent, corev1.NamespaceNodeLease), apierrors.NewTimeoutError("the answer is lost", 1))
-		})
-		b.run()
-		b.wait(5 * time.Minute)
-		assert.Greater(t, calls, 10)
-		require.NoError(t, b.node.Check())
-	})
-}
-
-// The node controller ignores a renewal that is older than the last: after the wall clock
-// was set back, times go on from the last one.
-func TestLease_TimeNeverGoesBack(t *testing.T) {
-	l := &lease{name: "n", duration: 40 * time.Second, owner: func() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}} }}
-	future := time.Now().Add(time.Hour)
-	got := l.next(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: future}}})
-	assert.Equal(t, future.Add(time.Microsecond), got.Spec.RenewTime.Time)
-	assert.Equal(t, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n", UID: "u"}}, got.OwnerReferences)
-	got = l.next(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now().Add(-time.Hour)}}})
-	assert.WithinDuration(t, time.Now(), got.Spec.RenewTime.Time, time.Minute)
-}
-
 func TestNode_IncompleteStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := startNode(t, NodeConfig{})
@@ -450,4 +365,22 @@ func TestNode_PatchHasTheUIDAsPrecondition(t *testing.T) {
 	data, err := nodePatch(before, after)
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"metadata":{"uid":"u"},"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.5"},{"type":"InternalIP","address":"fd00::5"},{"$patch":"replace"}]}}`, string(data))
+}
+
+// The response to a patch may arrive after the event of a later change, of which no other event would come.
+func TestNode_LateResponseHidesNoChange(t *testing.T) {
+	b := startNode(t, NodeConfig{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "10"}})
+	b.client.PrependReactor("patch", "nodes", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		if a.GetSubresource() != "status" {
+			return false, nil, nil
+		}
+		patched := b.get().DeepCopy()
+		patched.ResourceVersion = "11"
+		changed := patched.DeepCopy()
+		changed.ResourceVersion, changed.Labels = "12", map[string]string{"disk": "ssd"}
+		require.NoError(t, nodeStore{b.node}.Update(changed))
+		return true, patched, nil
+	})
+	require.NoError(t, b.node.sync(t.Context()))
+	assert.Equal(t, "ssd", b.node.Labels()["disk"])
 }

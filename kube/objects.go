@@ -19,7 +19,7 @@ import (
 
 // Waits for an API server that does not answer.
 const (
-	objectTimeout = 10 * time.Second // for an object that is not known at all
+	objectTimeout = 10 * time.Second // for an object that is not known at all, or whose server answers for others
 	storedTimeout = time.Second      // for one that is on disk
 	objectsPeriod = time.Second      // of writing changed objects to disk, and of syncs because of them
 	retryPeriod   = 30 * time.Second // of writing to disk what could not be written
@@ -48,7 +48,8 @@ type ObjectsConfig struct {
 // podspec.Objects, podspec.Projections and podspec.Services.
 //
 //   - Each object is watched by its own name, as the Node authorizer wants it, from its
-//     first use until no desired pod refers to it. One that is immutable is not watched.
+//     first use until no desired pod refers to it. One that is immutable is not watched, and got
+//     once more when all pods that had it are gone: another one may have its name.
 //   - What is known is kept on disk. It is used while the API server does not answer, so
 //     that a node that reboots without it starts its pods.
 //   - Secrets, tokens and private keys occur in no error, log or event.
@@ -157,7 +158,7 @@ func (o *Objects) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, 
 	stored, hasStored := o.disk.object(ref)
 	timeout := objectTimeout
 	if hasStored {
-		timeout = storedTimeout
+		timeout = o.k.answerTimeout()
 	}
 	wait, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -165,6 +166,7 @@ func (o *Objects) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, 
 	if f != nil {
 		select {
 		case <-f.synced:
+			o.noteUsers(f)
 			return f.get()
 		case <-wait.Done():
 		}
@@ -173,6 +175,7 @@ func (o *Objects) Object(ctx context.Context, ref podspec.Ref) (podspec.Object, 
 	case ctx.Err() != nil:
 		return podspec.Object{}, ctx.Err()
 	case hasStored:
+		o.k.noteUnanswered(timeout)
 		if f != nil {
 			f.noteFromDisk(stored.Version)
 		}
@@ -191,9 +194,13 @@ func (o *Objects) follow(ctx context.Context, ref podspec.Ref) *followedObject {
 	case <-ctx.Done():
 		return nil
 	}
+	outlived := o.outlived(ref)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	f := o.followed[ref]
+	if f != nil && f == outlived {
+		f = nil
+	}
 	if f == nil && o.ctx.Err() == nil {
 		f = newFollowedObject(ref)
 		o.followed[ref] = f
@@ -206,6 +213,55 @@ func (o *Objects) follow(ctx context.Context, ref podspec.Ref) *followedObject {
 		f.usedAt = time.Now()
 	}
 	return f
+}
+
+// outlived returns the object if it is immutable and all pods that had it are gone while others refer to it.
+// As it is not watched, it may have been deleted since, and created with other content.
+func (o *Objects) outlived(ref podspec.Ref) *followedObject {
+	o.mu.Lock()
+	f := o.followed[ref]
+	var users map[types.UID]bool
+	if f != nil {
+		users = f.users
+	}
+	o.mu.Unlock()
+	if len(users) == 0 {
+		return nil
+	}
+	pods, _ := o.cfg.Pods()
+	if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return users[pod.UID] }) || len(usersOf(ref, pods)) == 0 {
+		return nil
+	}
+	return f
+}
+
+// noteUsers notes which pods have an immutable object, once.
+func (o *Objects) noteUsers(f *followedObject) {
+	if !f.isImmutable() {
+		return
+	}
+	o.mu.Lock()
+	noted := f.users != nil
+	o.mu.Unlock()
+	if noted {
+		return
+	}
+	pods, _ := o.cfg.Pods()
+	users := usersOf(f.ref, pods)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f.users = users
+}
+
+// usersOf returns those of the pods that refer to an object.
+func usersOf(ref podspec.Ref, pods []*corev1.Pod) map[types.UID]bool {
+	users := map[types.UID]bool{}
+	for _, pod := range pods {
+		if slices.ContainsFunc(podspec.ObjectRefs(pod), func(r podspec.ObjectRef) bool { return r.Ref == ref }) {
+			users[pod.UID] = true
+		}
+	}
+	return users
 }
 
 // save writes what has changed to disk, and has the pods synced that refer to it, so that
@@ -253,12 +309,10 @@ func (o *Objects) requeueUsers(updates map[podspec.Ref]bool) {
 	}
 }
 
-// sweep forgets the objects and tokens to which no desired pod refers.
+// sweep forgets the objects and tokens to which no desired pod refers. While pods are not all known, it
+// leaves those on disk alone.
 func (o *Objects) sweep(now time.Time) {
 	pods, synced := o.cfg.Pods()
-	if !synced {
-		return
-	}
 	refs, uids := map[podspec.Ref]bool{}, map[types.UID]bool{}
 	for _, pod := range pods {
 		uids[pod.UID] = true
@@ -286,6 +340,9 @@ func (o *Objects) sweep(now time.Time) {
 	o.mu.Unlock()
 	o.tokens.keep(uids)
 	o.certs.keep(uids)
+	if !synced {
+		return
+	}
 	if err := o.disk.keep(refs, uids); err != nil {
 		o.k.cfg.Logger.Warn("unused objects not removed from disk", logattr.Err(err))
 	}

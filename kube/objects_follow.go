@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podspec"
 )
@@ -17,10 +18,12 @@ type followedObject struct {
 	ref    podspec.Ref
 	synced chan struct{} // closed when the API server has answered
 	stop   context.CancelFunc
-	usedAt time.Time // guarded by Objects.mu
+	usedAt time.Time          // guarded by Objects.mu
+	users  map[types.UID]bool // guarded by Objects.mu; read-only: pods that had it when it was got, if it is immutable
 
 	mu      sync.Mutex // guards the fields below
 	object  *podspec.Object
+	fixed   bool      // it is immutable, and not watched any more
 	known   bool      // synced is closed
 	changed bool      // since takeChanged
 	updated bool      // the same, after it was known
@@ -93,6 +96,12 @@ func (f *followedObject) convert(obj any) (object podspec.Object, immutable, ok 
 	return object, immutable, object.Ref == f.ref
 }
 
+func (f *followedObject) isImmutable() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fixed
+}
+
 // noteFromDisk notes that a pod has the version that was on disk. It is an older one if the API
 // server answers with another.
 func (f *followedObject) noteFromDisk(version string) {
@@ -115,7 +124,7 @@ func (f *followedObject) set(object *podspec.Object, immutable bool) {
 	if f.object == nil || object == nil || f.object.Version != object.Version {
 		f.object, f.changed = object, true
 	}
-	f.err = nil
+	f.err, f.fixed = nil, f.fixed || immutable
 	if !f.known {
 		f.known = true
 		close(f.synced)

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
@@ -9,10 +10,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	k8stesting "k8s.io/client-go/testing"
 )
 
 // KU-7: the pods that refer to an object that changes are synced, with a bounded rate, and
@@ -86,4 +89,66 @@ func TestObjects_OlderVersionOnDisk(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An immutable object that was deleted and created once more with other content, after all pods that had it were
+// gone, is got once more. With a pod that still has it, others get what that one has, as with a kubelet.
+func TestObjects_ImmutableIsThatOfItsPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		secret := func(text string) *corev1.Secret {
+			s, yes := newSecret(text), true
+			s.Immutable = &yes
+			return s
+		}
+		b := startObjects(t, t.TempDir(), secret("one")).run()
+		pod := func(uid types.UID) *corev1.Pod {
+			p := podOf()
+			p.UID = uid
+			return p
+		}
+		b.setPods(pod("first"))
+		assert.Equal(t, "one", b.value())
+		b.wait(time.Second) // its watch has ended
+		require.NoError(t, b.client.CoreV1().Secrets("default").Delete(t.Context(), "s", metav1.DeleteOptions{}))
+		_, err := b.client.CoreV1().Secrets("default").Create(t.Context(), secret("two"), metav1.CreateOptions{})
+		require.NoError(t, err)
+		b.setPods(pod("first"), pod("second"))
+		assert.Equal(t, "one", b.value())
+		b.setPods()
+		assert.Equal(t, "one", b.value(), "a pod that ends")
+		b.setPods(pod("third"))
+		assert.Equal(t, "two", b.value())
+		assert.Equal(t, "two", b.value())
+		assert.Equal(t, 2, b.count("list", "secrets"))
+		b.wait(2 * objectsPeriod)
+		stored, ok := b.objects.disk.object(secretRef)
+		require.True(t, ok)
+		assert.Equal(t, "two", string(stored.Data["k"]))
+	})
+}
+
+// Objects and tokens of pods that are gone are not kept in memory while a source has not synced, as one with an
+// invalid manifest may never do.
+func TestObjects_AreUnfollowedWhileSourcesHaveNotSynced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b := startObjects(t, dir, newSecret("one")).run()
+		b.client.PrependReactor("create", "serviceaccounts", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return true, &authenticationv1.TokenRequest{Status: authenticationv1.TokenRequestStatus{Token: secretText}}, nil
+		})
+		b.state.Store(&podsOfSources{pods: []*corev1.Pod{podOf()}})
+		assert.Equal(t, "one", b.value())
+		_, err := b.objects.ServiceAccountToken(t.Context(), podOf(), &corev1.ServiceAccountTokenProjection{})
+		require.NoError(t, err)
+		b.wait(time.Hour)
+		assert.Len(t, b.objects.followed, 1)
+		assert.Len(t, b.objects.tokens.all, 1)
+		b.state.Store(&podsOfSources{})
+		b.wait(time.Minute)
+		assert.Empty(t, b.objects.followed)
+		assert.Empty(t, b.objects.tokens.all)
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		assert.Len(t, entries, 3, "on disk all is kept: the secret, the token and the services")
+	})
 }

@@ -250,6 +250,13 @@ func (s *podStore) get(key types.NamespacedName) (pod *corev1.Pod, synced bool) 
 	return s.pods[key].Pod, s.synced
 }
 
+// isWatched reports whether all pods are known, and the last request for them was answered.
+func (s *podStore) isWatched() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.synced && s.err == nil
+}
+
 // mirrors returns the mirror pods, and whether all are known.
 func (s *podStore) mirrors() (pods []*corev1.Pod, synced bool) {
 	s.mu.Lock()

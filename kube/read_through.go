@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,6 +12,32 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
+// unansweredAge is how long a server counts as one that does not answer after a request was not answered in time.
+const unansweredAge = time.Minute
+
+// answerTimeout returns how long an answer is waited for where one is on disk. A server that answers for the
+// pods of the node may be slow, and so may the limits of this client be, after a start above all. What is on disk
+// may be that of an earlier object of the name then.
+func (k *Kube) answerTimeout() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.store.isWatched() && (k.unanswered.IsZero() || time.Since(k.unanswered) >= unansweredAge) {
+		return objectTimeout
+	}
+	return storedTimeout
+}
+
+// noteUnanswered notes that the server has not answered in a time of answerTimeout, so that the next requests do
+// not wait for long. The short time says nothing.
+func (k *Kube) noteUnanswered(timeout time.Duration) {
+	if timeout == storedTimeout {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.unanswered = time.Now()
+}
+
 // readThrough gets an object from the API server and keeps it on disk. While the API server
 // does not answer, the one on disk counts. The error wraps podspec.ErrObjectNotFound if there is
 // none.
@@ -18,11 +45,14 @@ func readThrough[T any](ctx context.Context, k *Kube, disk objectDir, ref podspe
 	file, stored, timeout := objectFile(ref), new(T), callTimeout
 	isStored := disk.read(file, stored)
 	if isStored {
-		timeout = storedTimeout
+		timeout = k.answerTimeout()
 	}
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	object, err := found(get(bounded))
+	if isStored && bounded.Err() != nil && ctx.Err() == nil {
+		k.noteUnanswered(timeout)
+	}
 	var errDisk error
 	isCurrent := isStored && apiequality.Semantic.DeepEqual(object, stored)
 	switch {

@@ -51,6 +51,26 @@ func TestKube_ReconcilesStatus(t *testing.T) {
 	})
 }
 
+// KU-2: a pod that another component has ended is terminated, and does not leave the phase that it was given.
+func TestKube_KeepsTerminalPhase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		fake.Put("pods", newTestPod("a"))
+		a := startAgent(t, fake, t.TempDir())
+		require.Equal(t, corev1.PodRunning, a.phase("a"))
+		ended := fake.Pod("default", "a")
+		ended.Status.Phase, ended.Status.Reason = corev1.PodFailed, "Orphaned"
+		fake.Put("pods", ended)
+		for range 60 {
+			time.Sleep(time.Second)
+			require.Equal(t, corev1.PodFailed, a.phase("a"))
+		}
+		st := fake.Pod("default", "a").Status
+		require.Equal(t, "Orphaned", st.Reason)
+		require.NotNil(t, st.ContainerStatuses[0].State.Terminated)
+	})
+}
+
 // KU-3: the whole deletion, as kubectl delete begins it.
 func TestKube_DeletesPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -116,9 +116,9 @@ func (s *services) save(now time.Time) {
 // does not answer.
 func (s *services) known(ctx context.Context) ([]serviceLink, error) {
 	var stored []serviceLink
-	timeout := objectTimeout
-	if s.disk.read(servicesFile, &stored) {
-		timeout = storedTimeout
+	timeout, isStored := objectTimeout, s.disk.read(servicesFile, &stored)
+	if isStored {
+		timeout = s.k.answerTimeout()
 	}
 	wait, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -130,7 +130,8 @@ func (s *services) known(ctx context.Context) ([]serviceLink, error) {
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case timeout == storedTimeout:
+	case isStored:
+		s.k.noteUnanswered(timeout)
 		return stored, nil
 	}
 	return nil, fmt.Errorf("list services: %w", errNoAnswer)

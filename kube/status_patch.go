@@ -31,6 +31,11 @@ func merged(base *corev1.Pod, own *corev1.PodStatus) corev1.PodStatus {
 	if base.Status.StartTime != nil {
 		st.StartTime = base.Status.StartTime
 	}
+	// Another component may have ended the pod, such as the garbage collection of a controller-manager: no pod
+	// leaves a terminal phase. A static pod that was evicted starts again under its mirror pod.
+	if phase := base.Status.Phase; podspec.IsTerminalPhase(phase) && (phase != st.Phase || st.Reason == "") && !podspec.IsMirror(base) {
+		st.Phase, st.Reason, st.Message = phase, base.Status.Reason, base.Status.Message
+	}
 	if len(st.VolumeHealth) == 0 {
 		st.VolumeHealth = base.Status.VolumeHealth
 	}

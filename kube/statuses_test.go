@@ -155,6 +155,34 @@ func TestStatuses_DisruptionIsReset(t *testing.T) {
 	})
 }
 
+// A pod does not leave a terminal phase, as with a kubelet, but for a static pod, which may start again.
+func TestStatuses_KeepsTerminalPhase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		putNode(fake, "1")
+		k := newTestKube(t, fake)
+		ended := newTestPod("a")
+		ended.Status.Phase, ended.Status.Reason, ended.Status.Message = corev1.PodFailed, "Orphaned", "by another component"
+		fake.Put("pods", ended)
+		for _, phase := range []corev1.PodPhase{corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed} {
+			st := running()
+			st.Phase, st.PodIP = phase, "10.0.0.3"
+			require.NoError(t, k.Statuses().SetStatus(t.Context(), ended, st))
+			got := fake.Pod("default", "a").Status
+			require.Equal(t, corev1.PodFailed, got.Phase, phase)
+			require.Equal(t, "10.0.0.3", got.PodIP, "the rest is the node's")
+			require.Equal(t, []string{"Orphaned", "by another component"}, []string{got.Reason, got.Message})
+		}
+		static := newStaticPod("web", "1")
+		for _, phase := range []corev1.PodPhase{corev1.PodFailed, corev1.PodRunning} {
+			st := running()
+			st.Phase = phase
+			require.NoError(t, k.Statuses().SetStatus(t.Context(), static, st))
+			require.Equal(t, phase, fake.Pod("default", "web-node-1").Status.Phase)
+		}
+	})
+}
+
 // A field of the API that is new must be given an owner.
 func TestStatuses_EachFieldHasAnOwner(t *testing.T) {
 	own := "ObservedGeneration Phase Conditions Message Reason HostIP HostIPs PodIP PodIPs InitContainerStatuses ContainerStatuses " +

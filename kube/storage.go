@@ -188,27 +188,6 @@ func (s *Storage) attached(ctx context.Context, driver, handle string) (map[stri
 	return a.Status.AttachmentMetadata, nil
 }
 
-// Expanded records the new size of a claim, whose file system the node has made larger.
-func (s *Storage) Expanded(ctx context.Context, claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) error {
-	conditions := []corev1.PersistentVolumeClaimCondition{}
-	for _, c := range claim.Status.Conditions {
-		if c.Type != corev1.PersistentVolumeClaimFileSystemResizePending && c.Type != corev1.PersistentVolumeClaimNodeResizeError {
-			conditions = append(conditions, c)
-		}
-	}
-	// A merge patch replaces the list of conditions.
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{
-		"capacity": map[string]any{"storage": v.Spec.Capacity.Storage().String()}, "conditions": conditions, "allocatedResourceStatuses": nil,
-	}})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	_, err = s.k.cfg.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	return err
-}
-
 // SetDrivers sets the drivers of this node, which Run writes. It does not block.
 func (s *Storage) SetDrivers(drivers []storagev1.CSINodeDriver) {
 	s.mu.Lock()

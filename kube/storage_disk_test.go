@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
@@ -100,6 +101,42 @@ func TestStorage_HungAPIServer(t *testing.T) {
 			return nil, ctx.Err()
 		})
 		require.ErrorIs(t, err, context.Canceled, "its pod has ended")
+	})
+}
+
+// A server that answers for the pods of the node and is slow is waited for: the claim on disk may be that of an
+// earlier pod, with the data of another volume. It is so once, and then for a minute as if it did not answer.
+func TestReadThrough_WaitsForASlowServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, err := New(Config{Client: fake.NewClientset(), NodeName: "n"})
+		require.NoError(t, err)
+		dir, ref := objectDir(t.TempDir()), podspec.Ref{Kind: claimKind, Namespace: "ns", Name: "data"}
+		// The server answers after a time with the claim of a UID.
+		check := func(answersIn time.Duration, uid, wantUID types.UID, want time.Duration) {
+			t.Helper()
+			startTime := time.Now()
+			claim, err := readThrough(t.Context(), k, dir, ref, func(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+				select {
+				case <-time.After(answersIn):
+					return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: uid}}, nil
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			})
+			require.NoError(t, err)
+			assert.Equal(t, wantUID, claim.UID)
+			assert.Equal(t, want, time.Since(startTime))
+		}
+		check(0, "old", "old", 0)
+		check(2*time.Second, "new", "old", storedTimeout) // nothing is known of the server
+		require.NoError(t, k.store.Replace(nil, "1"))
+		check(2*time.Second, "new", "new", 2*time.Second)
+		check(time.Hour, "newer", "new", objectTimeout)
+		check(time.Hour, "newer", "new", storedTimeout)
+		time.Sleep(unansweredAge)
+		check(2*time.Second, "newer", "newer", 2*time.Second)
+		k.store.fail(errors.New("connection refused"))
+		check(time.Hour, "newest", "newer", storedTimeout)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -130,19 +131,63 @@ func TestStorage_Attached(t *testing.T) {
 	})
 }
 
+// The conditions of others stay, also those that the claim has got since the node has read it.
 func TestStorage_Expanded(t *testing.T) {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}, Status: corev1.PersistentVolumeClaimStatus{
-		Capacity:   corev1.ResourceList{"storage": resource.MustParse("1Gi")},
-		Conditions: []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimFileSystemResizePending}, {Type: "Mine"}},
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u"}, Status: corev1.PersistentVolumeClaimStatus{
+		Capacity:                  corev1.ResourceList{"storage": resource.MustParse("1Gi")},
+		AllocatedResourceStatuses: map[corev1.ResourceName]corev1.ClaimResourceStatus{"storage": corev1.PersistentVolumeClaimNodeResizePending},
+		Conditions:                []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimFileSystemResizePending}, {Type: "Mine"}},
 	}}
-	s, client := newStorage(t, StorageConfig{}, claim)
+	newer := claim.DeepCopy()
+	newer.Status.Conditions[1].Message = "changed"
+	newer.Status.Conditions = append(newer.Status.Conditions, corev1.PersistentVolumeClaimCondition{Type: "Theirs"})
+	s, client := newStorage(t, StorageConfig{}, newer)
 	v := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{Capacity: corev1.ResourceList{"storage": resource.MustParse("2Gi")}}}
 	require.NoError(t, s.Expanded(t.Context(), claim, v))
 	got, err := client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "c", metav1.GetOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, "2Gi", got.Status.Capacity.Storage().String())
-	require.Len(t, got.Status.Conditions, 1)
-	assert.Equal(t, corev1.PersistentVolumeClaimConditionType("Mine"), got.Status.Conditions[0].Type)
+	assert.Empty(t, got.Status.AllocatedResourceStatuses)
+	assert.Equal(t, newer.Status.Conditions[1:], got.Status.Conditions)
+}
+
+// An expansion is recorded in the claim's status, and nothing else of it is changed.
+func TestStorage_ReportsExpansions(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u"}, Status: corev1.PersistentVolumeClaimStatus{
+		Capacity:                  corev1.ResourceList{"storage": resource.MustParse("1Gi")},
+		AllocatedResourceStatuses: map[corev1.ResourceName]corev1.ClaimResourceStatus{"storage": corev1.PersistentVolumeClaimNodeResizePending, "example.com/x": "Theirs"},
+		Conditions:                []corev1.PersistentVolumeClaimCondition{{Type: "Mine"}},
+	}}
+	s, client := newStorage(t, StorageConfig{}, claim)
+	get := func() *corev1.PersistentVolumeClaim {
+		t.Helper()
+		got, err := client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "c", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, "1Gi", got.Status.Capacity.Storage().String())
+		assert.Equal(t, corev1.ClaimResourceStatus("Theirs"), got.Status.AllocatedResourceStatuses["example.com/x"])
+		require.NotEmpty(t, got.Status.Conditions)
+		assert.True(t, slices.ContainsFunc(got.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool { return c.Type == "Mine" }))
+		return got
+	}
+	require.NoError(t, s.Expanding(t.Context(), claim))
+	got := get()
+	assert.Equal(t, corev1.PersistentVolumeClaimNodeResizeInProgress, got.Status.AllocatedResourceStatuses["storage"])
+	assert.Len(t, got.Status.Conditions, 1)
+
+	for infeasible, want := range map[bool]corev1.ClaimResourceStatus{
+		false: corev1.PersistentVolumeClaimNodeResizeInProgress, true: corev1.PersistentVolumeClaimNodeResizeInfeasible,
+	} {
+		require.NoError(t, s.Expanding(t.Context(), claim))
+		require.NoError(t, s.ExpansionFailed(t.Context(), claim, errors.New("disk is full"), infeasible))
+		got := get()
+		assert.Equal(t, want, got.Status.AllocatedResourceStatuses["storage"])
+		i := slices.IndexFunc(got.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
+			return c.Type == corev1.PersistentVolumeClaimNodeResizeError
+		})
+		require.GreaterOrEqual(t, i, 0)
+		assert.Equal(t, "True Expand the volume on its node: disk is full", string(got.Status.Conditions[i].Status)+" "+got.Status.Conditions[i].Message)
+		assert.False(t, got.Status.Conditions[i].LastTransitionTime.IsZero())
+	}
 }
 
 // The CSINode has the drivers of the node, and the Node their topology and ids.
