@@ -232,7 +232,7 @@ func userNamespace(p *pod) {
 }
 
 func (w *testEnv) hasUserNamespaces() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), rpc)
+	ctx, cancel := context.WithTimeout(context.Background(), longRunTime)
 	defer cancel()
 	st, err := w.rt.Status(ctx, &cri.StatusRequest{})
 	return err == nil && slices.ContainsFunc(st.GetRuntimeHandlers(), func(h *cri.RuntimeHandler) bool {

@@ -287,7 +287,7 @@ func (s *pressureEnv) measureStop() {
 	rt := cri.NewRuntimeServiceClient(s.node.Dial(s.t))
 	// A shell that has not set its trap yet ignores the signal: it is the first process of its namespace.
 	require.Eventually(s.t, func() bool {
-		r, err := rt.ExecSync(s.t.Context(), &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"test", "-e", "/scratch/x"}, Timeout: 10})
+		r, err := rt.ExecSync(s.t.Context(), &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"test", "-e", "/scratch/x"}, Timeout: int64(longRunTime.Seconds())})
 		return err == nil && r.GetExitCode() == 0
 	}, longRunTime, 10*time.Millisecond)
 	began := time.Now()

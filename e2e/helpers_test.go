@@ -34,7 +34,6 @@ const (
 	nodeName = "node"
 	nodeIP   = "192.0.2.10"
 	tick     = 100 * time.Millisecond
-	rpc      = 15 * time.Second
 )
 
 // longRunTime bounds what takes as long as containerd and the machine do.
@@ -274,9 +273,9 @@ func (p *pod) id(container string) string {
 // sh runs a line of shell in a container and returns what it says and how it ends.
 func (p *pod) sh(container, line string) (said string, code int32, err error) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), containerdtest.Timeout(rpc))
+	ctx, cancel := context.WithTimeout(p.t.Context(), longRunTime)
 	defer cancel()
-	r, err := p.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: p.id(container), Cmd: []string{"sh", "-c", line}, Timeout: 10})
+	r, err := p.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: p.id(container), Cmd: []string{"sh", "-c", line}, Timeout: int64(longRunTime.Seconds())})
 	if err != nil {
 		return "", -1, err
 	}
@@ -305,7 +304,7 @@ func (p *pod) saysSoon(container, line, want string) {
 // pid is the container's first process as the node sees it.
 func (p *pod) pid(container string) int {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), containerdtest.Timeout(rpc))
+	ctx, cancel := context.WithTimeout(p.t.Context(), longRunTime)
 	defer cancel()
 	r, err := p.rt.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: p.id(container), Verbose: true})
 	require.NoError(p.t, err)

@@ -82,7 +82,7 @@ func (m *meeting) Invoke(ctx context.Context, method string, req, resp any, opts
 			close(m.met)
 		}
 		m.mu.Unlock()
-		late := time.NewTimer(20 * time.Second)
+		late := time.NewTimer(longRunTime)
 		defer late.Stop()
 		select {
 		case <-m.met:

@@ -3,21 +3,27 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/containerdtest"
+	"github.com/sublet-dev/agent/internal/notify"
 )
 
 // none stands for a limit that is not set.
@@ -66,11 +72,14 @@ func TestResizeInPlace(t *testing.T) {
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
 		r := newRig(n.Dial(t), filepath.Join(n.Shared, "resize"), n.Busybox, n.CgroupParent)
 		r.tap.eventful = true
+		events := &resizes{changed: make(chan struct{}, 1)}
+		r.opts = []agent.Option{agent.WithRecorder(events)}
 		l := r.start(t)
 		rt := cri.NewRuntimeServiceClient(r.cc)
 		last := map[string]string{}
 		for i, step := range steps {
 			pod := r.pod("resized")
+			pod.Generation = int64(i)
 			always := corev1.ContainerRestartPolicyAlways
 			c := &pod.Spec.Containers[0]
 			c.Resources = corev1.ResourceRequirements{Requests: step.requests, Limits: step.limits}
@@ -92,10 +101,53 @@ func TestResizeInPlace(t *testing.T) {
 				}
 				last[name] = id
 			}
+			if i > 0 && i <= 9 { // the messages of more than ten events are combined
+				events.wait(t, pod.Generation)
+			}
 		}
+		assert.NotContains(t, events.all(), "ResizeError")
+		assert.NotContains(t, events.all(), `"generation":0`, "the first start is no resize")
 		l.Set()
 		l.stop()
 	})
+}
+
+// resizes records the events of resizes.
+type resizes struct {
+	mu      sync.Mutex
+	texts   []string
+	changed chan struct{}
+}
+
+// Record implements agent.Recorder.
+func (r *resizes) Record(e *corev1.Event) {
+	if strings.HasPrefix(e.Reason, "Resize") {
+		r.mu.Lock()
+		r.texts = append(r.texts, e.Reason+" "+e.Message)
+		r.mu.Unlock()
+		notify.Send(r.changed)
+	}
+}
+
+func (r *resizes) all() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.texts, "\n")
+}
+
+// wait waits for the events of the resize to a generation, in their order.
+func (r *resizes) wait(t *testing.T, generation int64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), longRunTime)
+	defer cancel()
+	of := regexp.MustCompile(fmt.Sprintf(`(?s)ResizeStarted [^\n]*"generation":%d\}.*ResizeCompleted [^\n]*"generation":%[1]d\}`, generation))
+	for !of.MatchString(r.all()) {
+		select {
+		case <-r.changed:
+		case <-ctx.Done():
+			t.Fatalf("no events of the resize to generation %d; events are\n%s", generation, r.all())
+		}
+	}
 }
 
 // bounds are what the kernel grants a container, and its pod of time on the CPU.
@@ -107,7 +159,7 @@ func bounded(t *testing.T, rt cri.RuntimeServiceClient, step, name string, want 
 	t.Helper()
 	var have bounds
 	var id string
-	for end := time.Now().Add(containerdtest.Timeout(30 * time.Second)); time.Now().Before(end); time.Sleep(tick) {
+	for end := time.Now().Add(longRunTime); time.Now().Before(end); time.Sleep(tick) {
 		list, err := rt.ListContainers(t.Context(), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
 			State:         &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
 			LabelSelector: map[string]string{"io.kubernetes.container.name": name},

@@ -154,7 +154,7 @@ func (f *foreign) container(t *testing.T, config *cri.PodSandboxConfig, sandbox,
 // state is all that must stay as it is, in lines.
 func (f *foreign) state(t *testing.T) []string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), rpc)
+	ctx, cancel := context.WithTimeout(t.Context(), longRunTime)
 	defer cancel()
 	var out []string
 	sandboxes, err := f.rt.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})

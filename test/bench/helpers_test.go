@@ -117,11 +117,11 @@ func startNode(b *testing.B, events bool, opts ...agent.Option) *testNode {
 	stdin, err := cmd.StdinPipe()
 	require.NoError(b, err)
 	require.NoError(b, cmd.Start())
-	require.Eventually(b, func() bool { _, err := os.Stat(socket); return err == nil }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(b, func() bool { _, err := os.Stat(socket); return err == nil }, time.Minute, 10*time.Millisecond)
 
 	n := &testNode{b: b, socket: socket, memory: podsource.NewMemory(), statuses: map[string]*corev1.PodStatus{}, at: map[string]time.Time{}, event: make(chan struct{}, 1)}
 	n.startAgent(append(opts, agent.WithRuntimeEndpoint("unix://"+socket))...)
-	require.Eventually(b, func() bool { return n.agent.Healthy() == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(b, func() bool { return n.agent.Healthy() == nil }, time.Minute, time.Millisecond)
 	n.end = func() {
 		n.stopAgent()
 		require.NoError(b, stdin.Close())
