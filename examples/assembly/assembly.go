@@ -83,9 +83,11 @@ func assemble(cfg config) (*assembly, error) {
 		return nil, err
 	}
 	if a.statuses, err = status.New(status.Config{
-		Sinks:    append([]status.Sink{a.saved}, a.sinks...),
-		NodeInfo: func() status.NodeInfo { return status.NodeInfo{RuntimeName: a.state.Name()} },
-		Logger:   a.logger,
+		Sinks: append([]status.Sink{a.saved}, a.sinks...),
+		NodeInfo: func() status.NodeInfo {
+			return status.NodeInfo{RuntimeName: a.state.Name(), Handlers: a.state.Status().Handlers}
+		},
+		Logger: a.logger,
 	}); err != nil {
 		return nil, err
 	}

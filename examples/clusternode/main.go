@@ -64,7 +64,12 @@ func run(ctx context.Context, f flags, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	opts = append(opts, agent.WithRootDir(f.rootDir), agent.WithLogger(log), agent.WithNode(node.Config{MaxPods: 110}))
+	addresses := node.NewAddressDetector(node.AddressConfig{NodeName: f.nodeName})
+	if _, err := addresses.Detect(); err != nil {
+		log.Warn("node address not known", slog.Any("err", err)) // it is detected again for each report of the Node
+	}
+	opts = append(opts, agent.WithRootDir(f.rootDir), agent.WithLogger(log),
+		agent.WithNode(node.Config{MaxPods: 110, Addresses: addresses.Detect, CurrentIPs: addresses.IPs}))
 	if f.manifests != "" {
 		opts = append(opts, agent.WithSource("file", podsource.File(f.manifests)))
 	}

@@ -43,7 +43,7 @@ current-context: x
 apiVersion: v1
 kind: Pod
 metadata: {name: static}
-spec: {containers: [{name: c, image: registry.example/app}]}
+spec: {hostNetwork: true, containers: [{name: c, image: registry.example/app}]}
 `), 0o600))
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.Spec.NodeName = "web", "default", "node-1"
@@ -61,6 +61,12 @@ spec: {containers: [{name: c, image: registry.example/app}]}
 		node := fake.Node("node-1")
 		return node != nil && isReady(node) && isRunning("web") && isRunning("static-node-1")
 	}, 2*time.Minute, 50*time.Millisecond)
+	for _, address := range fake.Node("node-1").Status.Addresses {
+		if address.Type == corev1.NodeInternalIP {
+			require.Equal(t, address.Address, fake.Pod("default", "web").Status.HostIP)
+			require.Equal(t, address.Address, fake.Pod("default", "static-node-1").Status.PodIP, "of a pod on the host network")
+		}
+	}
 	cancel()
 	require.NoError(t, <-done)
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
@@ -43,6 +44,11 @@ func run(ctx context.Context, args []string) error {
 	})
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	for name, address := range map[string]string{"listen": *listen, "to": *to} {
+		if err := cri.CheckEndpoint(address); err != nil {
+			return fmt.Errorf("-%s: %w", name, err)
+		}
 	}
 	cc, err := grpc.NewClient(*to, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {

@@ -48,5 +48,10 @@ func TestRun_InjectsFaultsByRule(t *testing.T) {
 }
 
 func TestRun_NamesInvalidRules(t *testing.T) {
-	assert.ErrorContains(t, run(t.Context(), []string{"-rule", "fault=nope"}), "nope")
+	assert.ErrorContains(t, run(t.Context(), []string{"-rule", "fault=nope"}), `unknown fault "nope"; use delay, hang`)
+}
+
+func TestRun_NamesInvalidAddresses(t *testing.T) {
+	assert.ErrorContains(t, run(t.Context(), []string{"-to", "/run/my.sock"}), `-to: endpoint "/run/my.sock" must be unix:///path`)
+	assert.ErrorContains(t, run(t.Context(), []string{"-listen", "bad.sock"}), "-listen: endpoint")
 }

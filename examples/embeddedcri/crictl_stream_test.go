@@ -108,7 +108,7 @@ func streamCases() map[string]func(critest) {
 			text, err := io.ReadAll(out)
 			require.NoError(c, err)
 			assert.Equal(c, "hello", string(text))
-			require.Eventually(c, func() bool { return c.container(id).GetState() == v1.ContainerState_CONTAINER_EXITED }, 10*time.Second, 5*time.Millisecond)
+			require.Eventually(c, func() bool { return c.container(id).GetState() == v1.ContainerState_CONTAINER_EXITED }, time.Minute, 5*time.Millisecond)
 		},
 		"port-forward": func(c critest) { c.forward(&v1.PodSandboxConfig{}) },
 		"runtime should support portforward in host network": func(c critest) {

@@ -39,7 +39,7 @@ func (c critest) logOf(sandbox *v1.PodSandboxConfig, config *v1.ContainerConfig)
 	id := c.started(pod, sandbox, config)
 	require.Eventually(c, func() bool {
 		return c.container(id).GetState() == v1.ContainerState_CONTAINER_EXITED
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	text, err := os.ReadFile(filepath.Join(sandbox.GetLogDirectory(), "c.log"))
 	require.NoError(c, err)
 	var lines []string

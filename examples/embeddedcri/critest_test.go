@@ -208,7 +208,7 @@ func TestCritest(t *testing.T) {
 			require.Eventually(c, func() bool {
 				text, err := os.ReadFile(c.container(id).GetLogPath())
 				return err == nil && strings.Contains(string(text), "httpd")
-			}, 10*time.Second, 10*time.Millisecond)
+			}, time.Minute, 10*time.Millisecond)
 		},
 	}
 	maps.Copy(both, imageVolumeCases())
@@ -344,7 +344,7 @@ func (c critest) page(host string, port int32) (text string) {
 		body, err := io.ReadAll(resp.Body)
 		text = string(body)
 		return err == nil && resp.StatusCode == http.StatusOK
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	return text
 }
 

@@ -88,7 +88,7 @@ func TestRun_RemovesTheTemporaryRoot(t *testing.T) {
 	require.Eventually(t, func() bool {
 		programs, err := filepath.Glob(filepath.Join(dir, "embeddedcri-*", "bin", "top"))
 		return err == nil && len(programs) == 1
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 	left, err := os.ReadDir(dir)

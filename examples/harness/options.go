@@ -41,7 +41,8 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (*settin
 	flags := flag.NewFlagSet("harness", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprint(stderr, "usage: harness -endpoint unix:///path.sock [flags]\n       harness [-html FILE] REPORT.json REPORT.json ...\n\n")
+		fmt.Fprint(stderr, "usage: harness -endpoint unix:///path.sock [flags]\n       harness [-html FILE] REPORT.json REPORT.json ...\n\n"+
+			"An environment variable sets the default of each flag: CRI_SECOND_IMAGE that of -second-image.\n\n")
 		flags.PrintDefaults()
 	}
 	s.define(flags)

@@ -3,65 +3,41 @@ package main
 import (
 	"fmt"
 	"net"
-	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/node"
 )
 
-// addresses are those of this node. Without -node-ip they are what the machine has at the time: there may be no network when
-// it boots, and another lease of DHCP later. Methods may be called from any goroutine.
+// addresses are those of this node. Without -node-ip they are what the machine has at the time.
 type addresses struct {
-	cfg node.AddressConfig
-
-	mu  sync.Mutex // guards ips
-	ips []string   // that were detected last; empty before
+	*node.AddressDetector
+	nodeName string
 }
 
 // newAddresses returns those of a node of a cluster. It does no I/O.
 func newAddresses(nodeName, nodeIP string) *addresses {
-	a := &addresses{cfg: node.AddressConfig{NodeName: nodeName}}
+	cfg := node.AddressConfig{NodeName: nodeName}
 	if nodeIP != "" {
-		a.cfg.IPs = []string{nodeIP}
+		cfg.IPs = []string{nodeIP}
 	}
-	if ip := net.ParseIP(nodeIP); ip != nil && !ip.IsUnspecified() {
-		a.ips = a.cfg.IPs // also while the machine does not have it
-	}
-	return a
+	return &addresses{node.NewAddressDetector(cfg), nodeName}
 }
 
-// detect returns the addresses now. It blocks for two seconds at most, if there is no DNS.
-func (a *addresses) detect() ([]corev1.NodeAddress, error) {
-	all, err := node.Addresses(a.cfg)
+// Detect returns the addresses now. It blocks for two seconds at most, if there is no DNS.
+func (a *addresses) Detect() ([]corev1.NodeAddress, error) {
+	all, err := a.AddressDetector.Detect()
 	if err != nil {
 		return nil, fmt.Errorf("%w with -node-ip", err) // it ends in what to give
 	}
-	var ips []string
-	for _, address := range all {
-		if address.Type == corev1.NodeInternalIP {
-			ips = append(ips, address.Address)
-		}
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.ips = ips
 	return all, nil
-}
-
-// current returns the IPs that were detected last, primary first. It does not block.
-func (a *addresses) current() []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Clone(a.ips)
 }
 
 // names returns what the serving certificate of the node is for; nothing while no address is known.
 func (a *addresses) names() (ips, hostnames []string) {
-	ips = a.current()
-	if len(ips) > 0 && net.ParseIP(a.cfg.NodeName) == nil {
-		hostnames = []string{a.cfg.NodeName}
+	ips = a.IPs()
+	if len(ips) > 0 && net.ParseIP(a.nodeName) == nil {
+		hostnames = []string{a.nodeName}
 	}
 	return ips, hostnames
 }

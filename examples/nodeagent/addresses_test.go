@@ -24,13 +24,16 @@ func TestAddresses_FollowTheMachine(t *testing.T) {
 	f, err := parse([]string{"-kubeconfig", kubeconfig, "-node-name", "n", "-root-dir", dir, "-pod-logs-dir", dir}, io.Discard)
 	require.NoError(t, err)
 	lease := ""
-	f.addresses.cfg.LookupIP = func(string) ([]net.IP, error) { return nil, errors.New("no DNS") }
-	f.addresses.cfg.DefaultIP = func(net.IP) (net.IP, error) {
-		if lease == "" {
-			return nil, errors.New("no default routes found")
-		}
-		return net.ParseIP(lease), nil
-	}
+	f.addresses.AddressDetector = node.NewAddressDetector(node.AddressConfig{
+		NodeName: "n",
+		LookupIP: func(string) ([]net.IP, error) { return nil, errors.New("no DNS") },
+		DefaultIP: func(net.IP) (net.IP, error) {
+			if lease == "" {
+				return nil, errors.New("no default routes found")
+			}
+			return net.ParseIP(lease), nil
+		},
+	})
 	var text strings.Builder
 	log, plugins, accounts := slog.New(slog.NewTextHandler(&text, nil)), pluginDirs{}, &lateAccounts{}
 	opts, err := options(&f, log, nil, plugins, accounts)

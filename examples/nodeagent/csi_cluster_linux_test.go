@@ -120,7 +120,7 @@ func TestRun_UpstreamAPIServerCSI(t *testing.T) {
 	stop, err := c.driver.Serve(filepath.Join(dir, "csi.sock"), filepath.Join(registry, "csi.sock"))
 	require.NoError(t, err)
 	defer stop(false)
-	c.extra = append(c.extra, "-csi", "-csi-plugin-dir", registry, "-sync-frequency=5s")
+	c.extra = append(c.extra, "-csi", "-plugin-registry-dir", registry, "-sync-frequency=5s")
 	c.start()
 
 	c.nodeIs(func(n *corev1.Node) error {

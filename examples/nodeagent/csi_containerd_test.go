@@ -28,7 +28,7 @@ func TestCSIOnContainerd(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 		registry := filepath.Join(dir, "plugins")
-		w.extra = []string{"-csi", "-csi-plugin-dir", registry}
+		w.extra = []string{"-csi", "-plugin-registry-dir", registry}
 		require.NoError(t, os.Mkdir(registry, 0o700))
 		d := &csitest.Driver{Dir: filepath.Join(n.Shared, "driver")}
 		serve := func() func(bool) {

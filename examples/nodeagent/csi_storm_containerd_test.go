@@ -139,7 +139,7 @@ func TestCSIStormOnContainerd(t *testing.T) {
 		world: newWorld(t, n), dir: dir, registry: filepath.Join(dir, "plugins"), calls: map[string]int{}, failed: map[string]bool{},
 		driver: &csitest.Driver{Dir: filepath.Join(n.Shared, "driver")}, hung: &csitest.Driver{Name: "hung.example", Dir: filepath.Join(n.Shared, "hung")},
 	}
-	s.extra = []string{"-csi", "-csi-plugin-dir", s.registry, "-sync-frequency=3s"}
+	s.extra = []string{"-csi", "-plugin-registry-dir", s.registry, "-sync-frequency=3s"}
 	require.NoError(t, os.Mkdir(s.registry, 0o700))
 	for i := range stormVolumes {
 		require.NoError(t, s.driver.CreateVolumeDir(s.handle(i)))

@@ -48,6 +48,7 @@ type flags struct {
 	kube                           kubeFlags
 	devices                        deviceFlags
 	csi                            csiFlags
+	plugins                        pluginFlags
 	topology                       topologyFlags
 	dra                            draFlags
 	kubeAPI                        kubeAPIFlags
@@ -79,6 +80,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	f.kube.define(fs)
 	f.devices.define(fs)
 	f.csi.define(fs)
+	f.plugins.define(fs)
 	f.topology.define(fs)
 	f.dra.define(fs)
 	f.kubeAPI.define(fs)
@@ -128,13 +130,13 @@ func (f *flags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.manifests, "manifests", "", "directory (or file) of pod manifests")
 	fs.StringVar(&f.manifestURL, "manifest-url", "", "URL of pod manifests; the last response is kept below -root-dir, Secrets included, and used until the server responds")
 	fs.Var(&f.manifestHeader, "manifest-url-header", "headers of requests to -manifest-url: name:value,…; may be given several times")
-	fs.StringVar(&f.runtimeEndpoint, "runtime-endpoint", "", "CRI socket, unix:///path; without it pods are simulated")
+	fs.StringVar(&f.runtimeEndpoint, "runtime-endpoint", "", "CRI socket, unix:///path. Default with -config: the kubelet's, that of containerd; without -config pods are simulated")
 	fs.StringVar(&f.imageEndpoint, "image-endpoint", "", "CRI socket of the image service. Default: -runtime-endpoint")
 	fs.StringVar(&f.rootDir, "root-dir", defaultRootDir, "the agent's own directory")
 	fs.StringVar(&f.podLogsDir, "pod-logs-dir", defaultLogsDir, "directory of container logs")
 	fs.StringVar(&f.logLinksDir, "log-links-dir", "", "directory of links to container logs for log shippers, such as /var/log/containers. Default: no links")
 	fs.StringVar(&f.statusDir, "status-dir", "", "write each pod with its status as JSON into this directory")
-	fs.StringVar(&f.nodeName, "node-name", host, "name of this node")
+	fs.StringVar(&f.nodeName, "node-name", strings.ToLower(host), "name of this node")
 	fs.StringVar(&f.nodeIP, "node-ip", "", "address of this node, reported as hostIP. Default: the first that is not loopback; in a cluster, as a kubelet finds it, again for each report of the node")
 	fs.StringVar(&f.nodeLabels, "node-labels", "", "key=value,… that node selectors match")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
@@ -172,7 +174,7 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	}
 	if f.manifestURL != "" {
 		u, err := url.Parse(f.manifestURL)
-		fail(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https", "-manifest-url %q: must be an http or https URL", f.manifestURL)
+		fail(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https", "-manifest-url: must be an http or https URL") // which may contain a password
 	}
 	fail(f.logFormat != "text" && f.logFormat != "json", "-log-format %q: must be text or json", f.logFormat)
 	fail(f.nodeIP != "" && net.ParseIP(f.nodeIP) == nil, "-node-ip %q: not an IP address", f.nodeIP)
@@ -188,12 +190,13 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	for name, d := range map[string]time.Duration{"file-check-frequency": f.fileCheck, "http-check-frequency": f.httpCheck, "sync-frequency": f.syncFrequency} {
 		fail(d <= 0, "-%s %v: must be positive", name, d)
 	}
-	f.listen.check(fail)
+	f.listen.check(f.kubeAPI.addr != "" && !isLoopback(f.kubeAPI.addr), fail)
 	f.node.check(fail)
 	f.reclaim.check(fail)
 	f.kube.check(fail)
 	f.devices.check(fail)
 	f.csi.check(f, fail)
+	f.plugins.check(f, fail)
 	f.topology.check(f.devices.pluginDir != "", fail)
 	f.dra.check(f, fail)
 	f.kubeAPI.check(f, fail)

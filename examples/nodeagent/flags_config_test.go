@@ -31,6 +31,7 @@ func TestConfig_OfAKubelet(t *testing.T) {
 	config := kubeletConfig(t, `
 staticPodPath: manifests
 maxPods: 20
+podPidsLimit: 0
 clusterDNS: [10.96.0.10]
 evictionHard: {memory.available: 1Gi}
 registerWithTaints: [{key: edge, effect: NoSchedule}]
@@ -52,6 +53,7 @@ resolvConf: /run/resolv.conf
 	s, err := f.config.effective.Settings(capacityOfThisNode(t, &f))
 	require.NoError(t, err)
 	assert.Equal(t, 30, s.Node.MaxPods, "flags take precedence")
+	assert.Zero(t, s.Node.PodPidsLimit)
 	assert.Equal(t, []string{"10.96.0.10"}, s.Node.ClusterDNS)
 	assert.True(t, s.Node.DisableCgroups)
 	assert.Equal(t, "/run/resolv.conf", s.Node.ResolvConf)
@@ -61,6 +63,19 @@ resolvConf: /run/resolv.conf
 	var log bytes.Buffer
 	f.config.notices(slog.New(slog.NewTextHandler(&log, nil)))
 	assert.Contains(t, log.String(), "rotateCertificates has no effect")
+}
+
+// 0 and negative numbers are no bound, as with a kubelet.
+func TestConfig_NoBoundOnProcesses(t *testing.T) {
+	for _, limit := range []string{"-1", "0", "-2"} {
+		for _, args := range [][]string{{kubeletConfig(t, "staticPodPath: /m\npodPidsLimit: "+limit+"\n")}, {"-manifests=/m", "-pod-max-pids=" + limit}} {
+			f, err := parse(args, io.Discard)
+			require.NoError(t, err, limit)
+			s, err := f.config.effective.Settings(capacityOfThisNode(t, &f))
+			require.NoError(t, err, limit)
+			assert.Zero(t, s.Node.PodPidsLimit, limit)
+		}
+	}
 }
 
 func capacityOfThisNode(t *testing.T, f *flags) corev1.ResourceList {

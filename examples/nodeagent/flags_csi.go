@@ -3,7 +3,6 @@ package main
 import (
 	"flag"
 	"log/slog"
-	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -13,21 +12,14 @@ import (
 	"github.com/sublet-dev/agent/volume"
 )
 
-// csiFlags are about CSI drivers. A kubelet has no flag for them: its directory is
-// plugins_registry below -root-dir.
-type csiFlags struct {
-	enabled     bool
-	registryDir string
-}
+// csiFlags are about CSI drivers. A kubelet has no flag for them: they are always there.
+type csiFlags struct{ enabled bool }
 
 func (f *csiFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.enabled, "csi", false, "mount volumes of CSI drivers, NFS and local volumes; without -kubeconfig PersistentVolumes, PersistentVolumeClaims and CSIDrivers are read from -manifests")
-	fs.StringVar(&f.registryDir, "csi-plugin-dir", "", "directory in which CSI drivers and device plugins register, as with a kubelet; it may be that of -dra-plugin-dir. Default: plugins_registry below -root-dir; needs -csi")
 }
 
 func (f *csiFlags) check(all *flags, fail func(bad bool, format string, args ...any)) {
-	fail(f.registryDir != "" && !filepath.IsAbs(f.registryDir), "-csi-plugin-dir %q: must be an absolute path", f.registryDir)
-	fail(f.registryDir != "" && !f.enabled, "-csi-plugin-dir needs -csi")
 	fail(f.enabled && all.manifests == "" && all.kube.kubeconfig == "", "-csi needs -manifests, where PersistentVolumes are, or -kubeconfig")
 }
 

@@ -14,11 +14,8 @@ import (
 )
 
 func TestParse_CSIFlags(t *testing.T) {
-	_, err := parse([]string{"-manifest-url", "http://localhost/", "-csi", "-csi-plugin-dir", "d"}, &bytes.Buffer{})
-	require.ErrorContains(t, err, `-csi-plugin-dir "d": must be an absolute path`)
+	_, err := parse([]string{"-manifest-url", "http://localhost/", "-csi"}, &bytes.Buffer{})
 	require.ErrorContains(t, err, "-csi needs -manifests")
-	_, err = parse([]string{"-manifests", "/m", "-csi-plugin-dir", "/d"}, &bytes.Buffer{})
-	require.ErrorContains(t, err, "-csi-plugin-dir needs -csi")
 }
 
 const csiPod = `apiVersion: v1

@@ -62,7 +62,7 @@ func (f *deviceFlags) podResources(m *devices.Manager, cpus *cpumanager.Manager,
 			cfg.Devices = m
 		}
 		if cpus != nil {
-			cfg.CPUs = cpus
+			cfg.CPUs, cfg.Memory = cpus, cpus
 		}
 		return podresources.New(cfg)
 	})}

@@ -32,7 +32,7 @@ func (f *nodeFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.systemReserved, "system-reserved", "", "resources kept for other processes of the system, as -kube-reserved")
 	fs.IntVar(&f.maxPods, "max-pods", defaultMaxPods, "pods that run on this node at once")
 	fs.IntVar(&f.podsPerCore, "pods-per-core", 0, "pods that run on this node at once, per CPU, up to -max-pods; 0: no such bound")
-	fs.Int64Var(&f.podMaxPids, "pod-max-pids", unlimitedPodsPIDs, "processes of each pod; -1: no bound")
+	fs.Int64Var(&f.podMaxPids, "pod-max-pids", unlimitedPodsPIDs, "processes of each pod; 0 or negative: no bound")
 	fs.BoolVar(&f.seccompDefault, "seccomp-default", false, "use the runtime's seccomp profile for containers that set none")
 	fs.BoolVar(&f.cpuQuota, "cpu-cfs-quota", true, "enforce CPU limits of containers")
 	fs.DurationVar(&f.cpuQuotaPeriod, "cpu-cfs-quota-period", defaultCPUQuota, "period of CPU limits, 1ms to 1s")
@@ -45,7 +45,6 @@ func (f *nodeFlags) check(fail func(bad bool, format string, args ...any)) {
 	}
 	fail(f.maxPods < 1, "-max-pods %d: must be at least 1", f.maxPods)
 	fail(f.podsPerCore < 0, "-pods-per-core %d: must not be negative", f.podsPerCore)
-	fail(f.podMaxPids != unlimitedPodsPIDs && f.podMaxPids < 1, "-pod-max-pids %d: must be positive, or -1 for no bound", f.podMaxPids)
 	fail(f.cpuQuotaPeriod < time.Millisecond || f.cpuQuotaPeriod > time.Second, "-cpu-cfs-quota-period %v: must be from 1ms to 1s", f.cpuQuotaPeriod)
 }
 
@@ -69,10 +68,10 @@ func (f *flags) capacity() (corev1.ResourceList, error) {
 func (f *flags) describe(n node.Config, log *slog.Logger) (node.Config, error) {
 	n.Labels, n.Port, n.LogLinksDir = f.labels(), serverPort(f.serverAddr()), f.logLinksDir
 	if f.kube.kubeconfig != "" {
-		if _, err := f.addresses.detect(); err != nil { // the network may come later
+		if _, err := f.addresses.Detect(); err != nil { // the network may come later
 			log.Warn("node address not found", slog.Any("err", err))
 		}
-		n.CurrentIPs, n.Addresses = f.addresses.current, f.addresses.detect
+		n.CurrentIPs, n.Addresses = f.addresses.IPs, f.addresses.Detect
 		return n, nil
 	}
 	ip, err := f.nodeIP, error(nil)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"flag"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -11,9 +12,21 @@ import (
 	"github.com/sublet-dev/agent/pluginregistry"
 )
 
+// pluginFlags are about the registration of plugins. A kubelet has no flag for it.
+type pluginFlags struct{ registryDir string }
+
+func (f *pluginFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.registryDir, "plugin-registry-dir", "", "directory in which CSI drivers and device plugins register; it may be that of -dra-plugin-dir. Default: plugins_registry below -root-dir, as with a kubelet; needs -csi or -device-plugin-dir")
+}
+
+func (f *pluginFlags) check(all *flags, fail func(bad bool, format string, args ...any)) {
+	fail(f.registryDir != "" && !filepath.IsAbs(f.registryDir), "-plugin-registry-dir %q: must be an absolute path", f.registryDir)
+	fail(f.registryDir != "" && !all.csi.enabled && all.devices.pluginDir == "", "-plugin-registry-dir needs -csi or -device-plugin-dir")
+}
+
 // registryDir is the directory in which CSI drivers and device plugins register.
 func (f *flags) registryDir() string {
-	return cmp.Or(f.csi.registryDir, filepath.Join(f.rootDir, "plugins_registry"))
+	return cmp.Or(f.plugins.registryDir, filepath.Join(f.rootDir, "plugins_registry"))
 }
 
 // pluginDirs are the directories in which drivers register, with who gets them by type. CSI

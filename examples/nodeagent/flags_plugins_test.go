@@ -37,6 +37,20 @@ func (p *draPlugin) NotifyRegistrationStatus(_ context.Context, st *registration
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
+func TestParse_PluginRegistryDir(t *testing.T) {
+	_, err := parse([]string{"-manifests", "/m", "-plugin-registry-dir", "d"}, &bytes.Buffer{})
+	require.ErrorContains(t, err, `-plugin-registry-dir "d": must be an absolute path`)
+	require.ErrorContains(t, err, "-plugin-registry-dir needs -csi or -device-plugin-dir")
+	for _, user := range [][]string{{"-csi"}, {"-device-plugin-dir", "/p"}} {
+		f, err := parse(append([]string{"-manifests", "/m", "-plugin-registry-dir", "/d"}, user...), &bytes.Buffer{})
+		require.NoError(t, err, user)
+		require.Equal(t, "/d", f.registryDir())
+	}
+	f, err := parse([]string{"-manifests", "/m", "-root-dir", "/r", "-csi"}, &bytes.Buffer{})
+	require.NoError(t, err)
+	require.Equal(t, "/r/plugins_registry", f.registryDir())
+}
+
 // CSI and DRA drivers register in one directory, as with a kubelet, and neither is rejected
 // because of the other.
 func TestRun_DriversShareADirectory(t *testing.T) {

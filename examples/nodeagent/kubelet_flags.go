@@ -3,6 +3,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -47,16 +48,16 @@ func (u *unsupportedFlag) IsBoolFlag() bool { return u.isBool }
 func unsupportedFlags() map[string]string {
 	const (
 		useListen = "use -listen-https host:port for the kubelet's API, -listen host:port or unix:///path for reading; an empty -listen serves nothing"
-		useTLS    = "remove it; clients are authenticated by -client-ca-file or -token-auth-file and may use everything"
-		noEvents  = "remove it; events are written to the log"
+		useAuth   = "remove it; no client is anonymous. With -kubeconfig the cluster decides who clients are and what they may do, unless -config says otherwise; without, those of -client-ca-file or -token-auth-file may use everything"
+		noEvents  = "remove it; events are aggregated and have a limit of their own"
 	)
 	return map[string]string{
 		"rotate-certificates!":                           "remove it; a certificate that was requested with -bootstrap-kubeconfig is renewed",
-		"rotate-server-certificates!":                    "give -tls-cert-file and -tls-private-key-file, which are read again when they change",
+		"rotate-server-certificates!":                    "remove it; with -kubeconfig and without -tls-cert-file, the certificate of the server is requested from the cluster and renewed",
 		"node-status-update-frequency":                   "remove it; the status of the Node is sent within ten seconds of a change, conditions within one",
 		"node-status-max-images cloud-provider pod-cidr": "remove it; the agent behaves as a kubelet without it",
 		"address port read-only-port healthz-port healthz-bind-address enable-server!":      useListen,
-		"anonymous-auth! authorization-mode authentication-token-webhook!":                  useTLS,
+		"anonymous-auth! authorization-mode authentication-token-webhook!":                  useAuth,
 		"cpu-manager-policy-options topology-manager-policy-options topology-manager-scope": "remove it; CPUs are assigned as by a kubelet without it",
 		"event-qps event-burst": noEvents,
 		"fail-swap-on!":         "remove it; the agent starts on a node with swap",
@@ -133,7 +134,8 @@ func printUsage(fs *flag.FlagSet) {
 			shown.Lookup(f.Name).DefValue = f.DefValue
 		}
 	})
-	_, _ = fmt.Fprintf(out, "nodeagent runs the pods of a manifest directory or URL.\n\nUsage: nodeagent -manifests DIR [flags]\n\n")
+	_, _ = fmt.Fprintf(out, "nodeagent runs the pods of a manifest directory, a URL or a cluster.\n\nUsage: nodeagent -manifests DIR [flags]\n       nodeagent COMMAND [flags], on a running agent: %s\n\n",
+		strings.Join(slices.Sorted(maps.Keys(commands())), ", "))
 	shown.PrintDefaults()
 	_, _ = fmt.Fprintf(out, "\nOther names of the kubelet:\n%s", strings.Join(aliases, ""))
 }

@@ -57,6 +57,10 @@ func TestParse_ExplainsUnsupportedFlagsOfTheKubelet(t *testing.T) {
 	for _, want := range []string{"-event-qps is a flag", "-fail-swap-on is a flag", "not defined: -nonsense; see -help"} {
 		assert.ErrorContains(t, err, want)
 	}
+	_, err = parse([]string{"-kubeconfig", "/k", "--anonymous-auth=false", "--authorization-mode=Webhook", "--rotate-server-certificates"}, io.Discard)
+	for _, want := range []string{"With -kubeconfig the cluster decides who clients are", "the certificate of the server is requested from the cluster"} {
+		assert.ErrorContains(t, err, want)
+	}
 	_, err = parse([]string{"--pod-manifest-path=/m", "-manifests=/n"}, io.Discard)
 	assert.EqualError(t, err, "-pod-manifest-path and -manifests are the same flag; give one of them")
 	for names := range unsupportedFlags() {
@@ -101,6 +105,7 @@ func TestParse_HelpShowsSupportedFlagsAlone(t *testing.T) {
 	_, err := parse([]string{"-help"}, &out)
 	require.ErrorIs(t, err, flag.ErrHelp)
 	assert.Contains(t, out.String(), "-kube-reserved")
+	assert.Contains(t, out.String(), "nodeagent COMMAND [flags], on a running agent: attach, drain, evict, exec, get, logs, port-forward, restart\n")
 	assert.Contains(t, out.String(), "-pod-manifest-path is -manifests")
 	assert.NotContains(t, out.String(), "rotate-certificates")
 }
@@ -112,7 +117,11 @@ func TestParse_Version(t *testing.T) {
 	assert.Contains(t, version(), "nodeagent ")
 }
 
-func TestParse_HidesValuesOfHeaders(t *testing.T) {
+func TestParse_HidesSecrets(t *testing.T) {
 	_, err := parse([]string{"-manifests", "/m", "-manifest-url-header", "a:b,hunter2"}, io.Discard)
 	require.EqualError(t, err, "-manifest-url-header: entry 2 must be name:value")
+	for _, url := range []string{"http://user:hunter2@h/%zz", "//user:hunter2@h/pods"} {
+		_, err = parse([]string{"-manifest-url", url}, io.Discard)
+		require.EqualError(t, err, "-manifest-url: must be an http or https URL")
+	}
 }

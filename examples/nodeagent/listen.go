@@ -37,7 +37,8 @@ func (f *listenFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.tokens, "token-auth-file", "", "file with one bearer token: clients that send it are authenticated. It is read for each request, so that it can be replaced")
 }
 
-func (f *listenFlags) check(fail func(bad bool, format string, args ...any)) {
+// check checks the flags. -kube-api may use the certificate, too.
+func (f *listenFlags) check(kubeAPI bool, fail func(bad bool, format string, args ...any)) {
 	isTLS, authenticates := f.tlsCert != "" || f.tlsKey != "", f.clientCA != "" || f.tokens != ""
 	if f.https != "" {
 		_, _, err := net.SplitHostPort(f.https)
@@ -52,7 +53,7 @@ func (f *listenFlags) check(fail func(bad bool, format string, args ...any)) {
 	fail(authenticates && !isTLS, "-client-ca-file and -token-auth-file need -tls-cert-file and -tls-private-key-file: a token is not sent in plain text")
 	switch {
 	case f.addr == "":
-		fail(isTLS || authenticates, "-tls-cert-file and -client-ca-file have no effect without -listen")
+		fail(isTLS && !kubeAPI || authenticates, "-tls-cert-file, -client-ca-file and -token-auth-file have no effect without -listen or -listen-https")
 	case isSocket:
 		fail(!strings.HasPrefix(socket, "/"), "-listen %q: must be unix:///path", f.addr)
 		fail(isTLS || authenticates, "-listen %q: TLS is for host:port; only the user of the agent can connect to a socket", f.addr)
@@ -159,8 +160,8 @@ var errUnauthorized = errors.New("invalid bearer token")
 
 // checkToken compares in constant time.
 func checkToken(r *http.Request, path string) (*authenticationv1.UserInfo, error) {
-	got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok {
+	scheme, got, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
 		return nil, nil //nolint:nilnil // no token, no user
 	}
 	want, err := readToken(path)

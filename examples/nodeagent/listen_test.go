@@ -54,7 +54,9 @@ func TestParse_ListensForOthersWithTLSAndAuthenticationOnly(t *testing.T) {
 		{"in a cluster, which signs the certificate", []string{"-kubeconfig", "/k", "-listen-https", ":1"}, ""},
 		{"in a cluster without servers", []string{"-kubeconfig", "/k", "-listen", "", "-listen-https", ""}, ""},
 		{"in a cluster with a token of its own", append(tlsFiles, "-kubeconfig", "/k", "-token-auth-file", "t"), "reviewed by the cluster"},
-		{"TLS without server", append(tlsFiles, "-listen", ""), "have no effect without -listen"},
+		{"TLS without server", append(tlsFiles, "-listen", ""), "have no effect without -listen or -listen-https"},
+		{"TLS for kubectl alone", append(tlsFiles, "-listen", "", "-kube-api", "192.0.2.1:6443"), ""},
+		{"TLS for kubectl on loopback", append(tlsFiles, "-listen", "", "-kube-api", "127.0.0.1:6443"), "have no effect"},
 	} {
 		_, err := parse(append([]string{"-manifests", "/m"}, tt.args...), io.Discard)
 		if tt.want == "" {
@@ -147,7 +149,7 @@ func TestListen_ServesClientsWithCertificateAndToken(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, code, "plain text")
 
 	addr = serveFor(t, listenFlags{addr: "0.0.0.0:10255", tlsCert: certFile, tlsKey: keyFile, tokens: tokenFile})
-	for token, want := range map[string]int{"Bearer secret-1": 200, "Bearer secret-2": 401, "Basic secret-1": 401, "Bearer ": 401, "": 401} {
+	for token, want := range map[string]int{"Bearer secret-1": 200, "bearer secret-1": 200, "Bearer secret-2": 401, "Basic secret-1": 401, "Bearer ": 401, "": 401} {
 		code, err = get(t, "https://"+addr+"/pods", token, as())
 		require.NoError(t, err)
 		assert.Equal(t, want, code, token)

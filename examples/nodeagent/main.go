@@ -1,6 +1,7 @@
 // Command nodeagent is the whole agent as a daemon: static pods from a directory or
-// a URL, on a CRI runtime. Flags have the kubelet's names; a flag of the kubelet
-// that is not supported is an error that says what to use instead.
+// a URL and, with -kubeconfig, the pods of a cluster, on a CRI runtime. Flags have the
+// kubelet's names; a flag of the kubelet that is not supported is an error that says what
+// to use instead.
 //
 //	nodeagent -manifests /etc/sublet/manifests -runtime-endpoint unix:///run/containerd/containerd.sock
 //

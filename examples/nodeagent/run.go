@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/admission"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/status"
@@ -192,7 +193,8 @@ func options(f *flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accou
 		if f.imageEndpoint != "" {
 			images = append(images, f.imageEndpoint)
 		}
-		opts = append(opts, agent.WithRuntimeEndpoint(f.runtimeEndpoint, images...))
+		opts = append(opts, agent.WithRuntimeEndpoint(f.runtimeEndpoint, images...),
+			agent.WithConfig(admission.Config{NoAppArmor: !admission.HasAppArmor(os.DirFS("/"))}))
 	}
 	if f.statusDir != "" {
 		sink, err := status.NewFileSink(f.statusDir)

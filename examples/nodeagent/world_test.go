@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	soon        = 30 * time.Second // what takes long on a busy machine alone
-	longRunTime = 60 * time.Second // what takes as long as containerd and the machine do
+	soon        = time.Minute     // what takes long on a busy machine alone
+	longRunTime = 3 * time.Minute // what takes as long as containerd and the machine do
 	tick        = 50 * time.Millisecond
 )
 

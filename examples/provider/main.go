@@ -8,12 +8,12 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/kube"
@@ -53,8 +53,10 @@ func run(ctx context.Context, kubeconfig, name, manifests, root string) error {
 			return err
 		}
 		opts = append(opts, joined...)
+	} else if manifests == "" {
+		return fmt.Errorf("no pods: give -manifests or -kubeconfig")
 	}
-	a, err := agent.New(opts...)
+	a, err := agent.New(append(opts, agent.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil))))...)
 	if err != nil {
 		return err
 	}
@@ -68,7 +70,7 @@ func printStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error 
 
 // cluster makes the agent a node of a cluster.
 func cluster(kubeconfig, name, root string) ([]agent.Option, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	cfg, err := kube.LoadKubeconfig(kubeconfig)
 	if err != nil {
 		return nil, err
 	}

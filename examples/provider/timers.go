@@ -24,22 +24,21 @@ type timers struct {
 
 // CreatePod implements provider.Provider.
 func (t *timers) CreatePod(_ context.Context, pod *corev1.Pod) error {
-	c := pod.Spec.Containers[0]
-	d, err := time.ParseDuration(strings.Join(c.Args, " "))
+	d, err := time.ParseDuration(strings.Join(pod.Spec.Containers[0].Args, " "))
 	if err != nil {
 		return fmt.Errorf("a timer needs a duration: %w: %w", runtime.ErrInvalid, err)
 	}
 	start := metav1.Now()
-	t.set(pod, corev1.PodRunning, corev1.ContainerStatus{Name: c.Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: start}}})
+	t.set(pod, corev1.PodRunning, corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: start}})
 	time.AfterFunc(d, func() {
-		ended := &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: start, FinishedAt: metav1.Now()}
-		t.set(pod, corev1.PodSucceeded, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{Terminated: ended}})
+		t.set(pod, corev1.PodSucceeded, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: start, FinishedAt: metav1.Now()}})
 	})
 	return nil
 }
 
 // set sets the status of a pod, unless it was deleted meanwhile.
-func (t *timers) set(pod *corev1.Pod, phase corev1.PodPhase, c corev1.ContainerStatus) {
+func (t *timers) set(pod *corev1.Pod, phase corev1.PodPhase, state corev1.ContainerState) {
+	c := corev1.ContainerStatus{Name: pod.Spec.Containers[0].Name, Ready: state.Running != nil, State: state}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if key := pod.Namespace + "/" + pod.Name; c.Ready || t.pods[key] != nil && t.pods[key].UID == pod.UID {

@@ -1,5 +1,5 @@
-// Package swap shows how each component of an agent is decorated, and how it is replaced
-// by an implementation of one's own. Each Example builds an agent with agent.New, and runs
+// Package swap shows how the components of an agent are decorated, and how they are replaced
+// by implementations of one's own. Each Example builds an agent with agent.New, and runs
 // a pod with it from its start to its removal.
 //
 // The implementations are as small as the interfaces allow. Each leaves out what the

@@ -197,6 +197,18 @@ func Example_logRotatorDecorated() {
 	// starts counted: true
 }
 
+// noRotation lets logs grow.
+type noRotation struct{}
+
+func (noRotation) Run(ctx context.Context) error { return until(ctx) }
+
+func Example_logRotatorOwn() {
+	runPod(agent.WithLogRotator(func(*agent.Components) (agent.LogRotator, error) { return noRotation{}, nil }))
+	// Output:
+	// the pod runs
+	// the pod is gone
+}
+
 // countingStats counts the summaries of another Stats.
 type countingStats struct {
 	agent.Stats

@@ -21,7 +21,8 @@ func runPod(opts ...agent.Option) { runPodOn(agent.WithSimulatedRuntime(), opts.
 
 // runPodOn does the same on another runtime.
 func runPodOn(rt agent.Option, opts ...agent.Option) {
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "app:1"}}}}
+	settings := corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}, Optional: new(true)}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "app:1", EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &settings}}}}}}
 	pod.Namespace, pod.Name = "default", "web"
 	dir, err := os.MkdirTemp("", "swap")
 	if err != nil {
