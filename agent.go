@@ -133,7 +133,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	)
 }
 
-// Components returns the components of the agent. The result is shared: changing it changes nothing but what later callers see.
+// Components returns the components of the agent, which uses the result itself: it must not be changed.
 func (a *Agent) Components() *Components { return a.c }
 
 // Healthy returns nil if the agent works, its runtime answers and it is known what should run, else all that is wrong. A source

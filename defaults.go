@@ -233,7 +233,7 @@ func newPodManager(c *Components) (*syncloop.PodManager, error) {
 	_, devices := podsync.ProvidedResources(c.Logger, injectors.Injectors)
 	fits, err := configured(c, admission.New, admission.Config{
 		NodeName: c.NodeName, Allocatable: c.Node.Allocatable, MaxPods: c.Node.MaxPods, Labels: c.Node.Labels, Taints: c.Node.Taints,
-		Unsupported: c.Node.UnsupportedFields, AllowedUnsafeSysctls: c.Node.AllowedUnsafeSysctls, Kernel: admission.KernelRelease(), Devices: devices,
+		Unsupported: c.Node.UnsupportedFields, AllowedUnsafeSysctls: c.Node.AllowedUnsafeSysctls, Kernel: admission.KernelRelease(), Devices: devices, StrictGroups: c.RuntimeState.StrictGroups,
 	})
 	if err != nil {
 		return nil, err
@@ -336,7 +336,7 @@ func (c *Components) evictor() podworkers.Evictor {
 
 // nodeInfo returns what statuses report about the node.
 func (c *Components) nodeInfo() status.NodeInfo {
-	return status.NodeInfo{HostIPs: c.Node.HostIPs(), RuntimeName: c.RuntimeState.Name(), RunsPods: runtime.RunsPods(c.Runtime)}
+	return status.NodeInfo{HostIPs: c.Node.HostIPs(), RuntimeName: c.RuntimeState.Name(), Handlers: c.RuntimeState.Status().Handlers, RunsPods: runtime.RunsPods(c.Runtime)}
 }
 
 // podKiller requests the termination of a pod from the workers, which are built later.

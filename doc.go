@@ -28,8 +28,8 @@
 //		return countingStatuses{m}, err
 //	})
 //
-// The directory examples/swap has one such Example for each component, and one with a small
-// implementation of its own; examples/assembly does without this package.
+// The directory examples/swap has such Examples of all components, and small implementations
+// of them; examples/assembly does without this package.
 //
 // # Guarantees
 //

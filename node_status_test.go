@@ -15,6 +15,7 @@ import (
 	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // ownRuntime returns an agent with a runtime of the test's own.
@@ -94,4 +95,29 @@ func TestWithNode_CurrentIPs(t *testing.T) {
 	}
 	runSimulated(t, during, source,
 		agent.WithNode(node.Config{CurrentIPs: func() []string { return []string{ip.Load().(string)} }}))
+}
+
+// newHandlers reports that its runtime makes mounts read-only with all mounts below them.
+type newHandlers struct{ traced }
+
+func (r newHandlers) Status(ctx context.Context) (runtime.Status, error) {
+	st, err := r.Runtime.Status(ctx)
+	st.Handlers = []runtime.Handler{{RecursiveReadOnlyMounts: true}}
+	return st, err
+}
+
+// The status of a mount says what the runtime has made of recursiveReadOnly.
+func TestAgent_StatusOfRecursiveReadOnlyMounts(t *testing.T) {
+	ifPossible := corev1.RecursiveReadOnlyIfPossible
+	pod := agenttest.Pod("web")
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", ReadOnly: true, RecursiveReadOnly: &ifPossible}}
+	statuses := runSimulated(t, nil, func() podsource.Source { return podsource.NewMemory(pod) }, agent.WithNode(node.Config{DisableCgroups: true}),
+		agent.WithRuntimeFunc(func(c *agent.Components) (agent.Runtime, error) {
+			rt, err := agent.NewRuntime(c)
+			return newHandlers{traced{rt}}, err
+		}))
+	mounts := statuses.Of("web").ContainerStatuses[0].VolumeMounts
+	require.Len(t, mounts, 1)
+	assert.Equal(t, corev1.RecursiveReadOnlyEnabled, *mounts[0].RecursiveReadOnly)
 }

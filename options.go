@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/sublet-dev/agent/admission"
 	"github.com/sublet-dev/agent/cgroup"
@@ -57,7 +58,7 @@ type (
 	}
 )
 
-// WithNodeName sets the node's name, which is part of the name and UID of static pods. Default: the host's name.
+// WithNodeName sets the node's name, which is part of the name and UID of static pods. Default: the host's, in lower case.
 func WithNodeName(name string) Option { return add("WithNodeName", place{NodeName: name}) }
 
 // WithNode describes the node.
@@ -305,12 +306,11 @@ func (o *options) complete() (*Components, error) {
 	c := &Components{NodeName: at.NodeName, RootDir: at.RootDir, Node: described, Logger: log.Logger, options: o, adopt: adopt.Sources}
 	c.Owner = c.owner.String
 	var errs []error
-	if c.NodeName == "" {
-		var err error
-		if c.NodeName, err = os.Hostname(); err != nil {
-			errs = append(errs, fmt.Errorf("cannot read the host name: %w; set WithNodeName", err))
-		}
+	host, err := os.Hostname()
+	if err != nil && c.NodeName == "" {
+		errs = append(errs, fmt.Errorf("cannot read the host name: %w; set WithNodeName", err))
 	}
+	c.NodeName = cmp.Or(c.NodeName, strings.ToLower(host))
 	if !given && o.constructors["Runtime"] == nil {
 		errs = append(errs, ErrNoRuntime)
 	}

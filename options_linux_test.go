@@ -1,8 +1,10 @@
 package agent_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -114,4 +116,28 @@ func removeCgroups(t *testing.T, group string) {
 	for _, dir := range slices.Backward(dirs) {
 		_ = os.Remove(dir) // links of version 1 name a directory twice
 	}
+}
+
+// Names of nodes and pods have no capitals, which a host's name may have.
+func TestWithNodeName_DefaultIsInLowerCase(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("requires root: it sets a host name, in a namespace of its own")
+	}
+	name, errs := "", make(chan error, 1)
+	enough := errors.New("enough is built")
+	go func() {
+		runtime.LockOSThread() // to its end: the namespace is the thread's
+		if err := errors.Join(unix.Unshare(unix.CLONE_NEWUTS), unix.Sethostname([]byte("Edge-1"))); err != nil {
+			errs <- err
+			return
+		}
+		_, err := agent.New(agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory()),
+			agent.WithRunner("name", func(c *agent.Components) (agent.Runner, error) {
+				name = c.NodeName
+				return nil, enough
+			}))
+		errs <- err
+	}()
+	require.ErrorIs(t, <-errs, enough)
+	assert.Equal(t, "edge-1", name)
 }
