@@ -20,18 +20,18 @@ import (
 func execCases() []testCase {
 	return []testCase{
 		{"a command that succeeds returns exit code 0", "exec probes would never pass", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", longRunTime), 10, "echo", "hi")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 60, "echo", "hi")
 			c.ok(err, "exec")
 			same(c, "hi\n", string(r.GetStdout()), "output")
 			same(c, 0, r.GetExitCode(), "exit code")
 		}},
 		{"a command that fails returns its exit code", "exec probes would never fail, or kill containers for a failed call", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", longRunTime), 10, "sh", "-c", "exit 3")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 60, "sh", "-c", "exit 3")
 			c.ok(err, "exec")
 			same(c, 3, r.GetExitCode(), "exit code")
 		}},
 		{"output and errors of a command are kept apart", "probe messages would be mixed up", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", longRunTime), 10, "sh", "-c", "echo out; echo err >&2")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 60, "sh", "-c", "echo out; echo err >&2")
 			c.ok(err, "exec")
 			same(c, "out\n", string(r.GetStdout()), "stdout")
 			same(c, "err\n", string(r.GetStderr()), "stderr")
@@ -87,23 +87,23 @@ func execCases() []testCase {
 		{"a command in an ended container is refused", "a probe of a dead container would hang", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", "exit 0")
 			c.exited(id)
-			_, err := c.exec(id, 5, "echo", "hi")
+			_, err := c.exec(id, 60, "echo", "hi")
 			c.rejected(err, "exec in an ended container")
 		}},
 		{"a command in a container that never ran is refused", "a probe that comes too early would hang", 0, func(c *CaseT) {
-			_, err := c.exec(c.pod("p").create("c", sh(longRunTime)), 5, "echo", "hi")
+			_, err := c.exec(c.pod("p").create("c", sh(longRunTime)), 60, "echo", "hi")
 			c.rejected(err, "exec in a created container")
 		}},
 		{"a command in a container that is not there is refused", "it could not distinguish a lost container from a failed probe", 0, func(c *CaseT) {
-			_, err := c.exec(unknownID, 5, "echo", "hi")
+			_, err := c.exec(unknownID, 60, "echo", "hi")
 			c.rejected(err, "exec in an unknown container", codes.NotFound)
 		}},
 		{"a command that is not there does not succeed", "a mistyped probe would pass", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", longRunTime), 5, "no-such-program")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 60, "no-such-program")
 			c.check(err != nil || r.GetExitCode() != 0, "exec of a program that is not there succeeded")
 		}},
 		{"much output is not lost", "logs and dumps fetched by hooks would be cut", processes, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", longRunTime), 30, "head", "-c", "1000000", "/dev/zero")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 60, "head", "-c", "1000000", "/dev/zero")
 			c.ok(err, "exec")
 			same(c, 1000000, len(r.GetStdout()), "bytes of output")
 		}},
@@ -123,19 +123,19 @@ func execCases() []testCase {
 				made[name] = p.start(name, longRunTime, func(cfg *v1.ContainerConfig) { cfg.Envs = []*v1.KeyValue{{Key: "NAME", Value: []byte(name)}} })
 			}
 			for name, id := range made {
-				r, err := c.exec(id, 10, "sh", "-c", "echo $NAME")
+				r, err := c.exec(id, 60, "sh", "-c", "echo $NAME")
 				c.ok(err, "exec")
 				same(c, name+"\n", string(r.GetStdout()), "the environment of container "+name+", as a command in it sees it,")
 			}
 		}},
 		{"a command gets its arguments as they are", "probes with spaces or quotes would fail", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", longRunTime), 10, "echo", "a  b", "'c'", "$d;e")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 60, "echo", "a  b", "'c'", "$d;e")
 			c.ok(err, "exec")
 			same(c, "a  b 'c' $d;e\n", string(r.GetStdout()), "output of echo with spaces, quotes and a dollar sign in its arguments")
 		}},
 		{"a command has the container's environment", "hooks would lack the application's settings", processes, func(c *CaseT) {
 			id := c.pod("p").start("c", longRunTime, func(cfg *v1.ContainerConfig) { cfg.Envs = []*v1.KeyValue{{Key: "A", Value: []byte("1")}} })
-			r, err := c.exec(id, 10, "sh", "-c", "echo $A")
+			r, err := c.exec(id, 60, "sh", "-c", "echo $A")
 			c.ok(err, "exec")
 			same(c, "1\n", string(r.GetStdout()), "output")
 		}},
@@ -149,7 +149,7 @@ func uniqueTime() int { return 100000 + rand.IntN(1e9) }
 // pattern of grep does not match its own argument.
 func (c *CaseT) findSleep(id string, secs int) bool {
 	digits := strconv.Itoa(secs)
-	r, err := c.exec(id, 10, "sh", "-c", fmt.Sprintf("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -x '[%s]%s'; true", digits[:1], digits[1:]))
+	r, err := c.exec(id, 60, "sh", "-c", fmt.Sprintf("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -x '[%s]%s'; true", digits[:1], digits[1:]))
 	c.ok(err, "search for a process")
 	return strings.TrimSpace(string(r.GetStdout())) == digits
 }

@@ -368,7 +368,7 @@ func restartCases() []testCase {
 			p := c.pod("p")
 			id := p.up("c", "trap 'exit 0' TERM")
 			c.restart()
-			r, err := c.exec(id, 10, "echo", "hi")
+			r, err := c.exec(id, 60, "echo", "hi")
 			c.ok(err, "exec")
 			same(c, "hi\n", string(r.GetStdout()), "output")
 			c.ok(c.stop(id, 10), "stop container")
