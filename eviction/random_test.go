@@ -262,7 +262,7 @@ func newcomer(s *nodeSimulator, rng *rand.Rand, uid types.UID) {
 	if rng.IntN(6) == 0 {
 		p.pod.Annotations = map[string]string{podspec.AnnotationSource: "file"}
 	}
-	if rng.IntN(12) == 0 {
+	if rng.IntN(3) == 0 {
 		limit := resource.MustParse("6400Mi")
 		p.pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
 	}
