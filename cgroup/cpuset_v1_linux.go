@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -54,8 +53,8 @@ func (c *cpuset) inherit(dir string, files ...string) error {
 	}
 	for _, name := range files {
 		path := filepath.Join(dir, name)
-		value, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && len(bytes.TrimSpace(value)) > 0 {
+		empty, err := isEmptyControl(path)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !empty {
 			continue
 		}
 		if err != nil {
@@ -64,7 +63,8 @@ func (c *cpuset) inherit(dir string, files ...string) error {
 		if err := c.inherit(filepath.Dir(dir), name); err != nil {
 			return err
 		}
-		if value, err = os.ReadFile(filepath.Join(filepath.Dir(dir), name)); err != nil {
+		value, err := os.ReadFile(filepath.Join(filepath.Dir(dir), name))
+		if err != nil {
 			return err
 		}
 		if err := writeControl(path, string(value)); err != nil {

@@ -119,6 +119,8 @@ type requests struct {
 type tree interface {
 	// set creates the cgroup with its limits, or updates them.
 	set(group string, l limits) error
+	// weigh sets the weight of l alone: all else of it is set.
+	weigh(group string, l limits) error
 	// dirs returns the directories of the cgroup in all hierarchies that can have it,
 	// at least one.
 	dirs(group string) []string
@@ -292,16 +294,22 @@ func (m *Manager) setTiers(t tree) error {
 			l.qos = m.allReserved()
 		}
 		group := m.named().tier(q)
-		if had, ok := m.lastLimits[group]; ok && had.equal(l) && exists(t, group) {
+		had, ok := m.lastLimits[group]
+		ok = ok && exists(t, group)
+		if ok && had.equal(l) || !m.mayLimit(t, group) {
 			continue
 		}
-		if !m.mayLimit(t, group) {
-			continue
+		had.shares = l.shares // changes with every pod
+		if ok && had.equal(l) {
+			if err := t.weigh(group, l); err != nil {
+				return fmt.Errorf("set the weight of cgroup %s: %w", group, err)
+			}
+		} else {
+			if err := t.set(group, l); err != nil {
+				return fmt.Errorf("set up cgroup %s: %w", group, err)
+			}
+			m.mark(t, group)
 		}
-		if err := t.set(group, l); err != nil {
-			return fmt.Errorf("set up cgroup %s: %w", group, err)
-		}
-		m.mark(t, group)
 		m.lastLimits[group] = l
 	}
 	return nil

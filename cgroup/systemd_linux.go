@@ -36,6 +36,9 @@ func (t *slicesOf) set(group string, l limits) error {
 	return t.v2.set(group, l) // huge pages, which systemd does not limit, and the exact quota
 }
 
+// weigh tells systemd, too, which would write the weight that it knows.
+func (t *slicesOf) weigh(group string, l limits) error { return t.set(group, l) }
+
 // release has systemd remove a slice whose processes were killed.
 func (t *slicesOf) release(ctx context.Context, group string) error {
 	if err := t.units.stop(ctx, path.Base(group)); err != nil {

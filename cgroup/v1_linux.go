@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/cgroups/v3/cgroup1"
@@ -18,7 +19,7 @@ type v1 struct {
 	root        string
 	subsystems  []cgroup1.Subsystem
 	hierarchies []string // all mounted ones; set creates cgroups in the first one, among others
-	pids        string   // directory of the pids controller; "" if it cannot be written
+	cpu, pids   string   // directories of these controllers; "" if they cannot be written
 	huge        []string // huge page sizes
 }
 
@@ -42,7 +43,10 @@ func openV1(root, parent string) (tree, []string, error) {
 		switch err := unix.Access(filepath.Join(root, c.name, parentOrRoot(root, c.name, parent)), unix.W_OK); {
 		case err == nil:
 			t.subsystems = append(t.subsystems, c.sub)
-			if c.name == "pids" {
+			switch c.name {
+			case "cpu":
+				t.cpu = filepath.Join(root, c.name)
+			case "pids":
 				t.pids = filepath.Join(root, c.name)
 			}
 		case c.lost != "":
@@ -142,7 +146,14 @@ func (t *v1) set(group string, l limits) error {
 	if err != nil || l.pids > 0 || t.pids == "" || created {
 		return err
 	}
-	return os.WriteFile(filepath.Join(t.pids, group, "pids.max"), []byte("max"), 0) // resets an earlier limit
+	return writeControl(filepath.Join(t.pids, group, "pids.max"), "max") // resets an earlier limit
+}
+
+func (t *v1) weigh(group string, l limits) error {
+	if t.cpu == "" {
+		return nil
+	}
+	return writeControl(filepath.Join(t.cpu, group, "cpu.shares"), strconv.FormatUint(l.shares, 10))
 }
 
 // has reports whether a hierarchy has the cgroup.

@@ -188,6 +188,13 @@ func (t *v2) set(group string, l limits) error {
 	return errors.Join(errs...)
 }
 
+func (t *v2) weigh(group string, l limits) error {
+	if !t.has["cpu"] {
+		return nil
+	}
+	return writeControl(filepath.Join(t.root, group, "cpu.weight"), strconv.FormatUint(weightOf(l.shares), 10))
+}
+
 // explained adds to an error what can be done about it.
 func explained(err error) error {
 	inner := strings.Contains(err.Error(), "cgroup.subtree_control")
@@ -207,19 +214,6 @@ func (t *v2) unbound(group, file string) error {
 		return nil
 	}
 	return err
-}
-
-// writeControl writes a file of a cgroup. It is an error if the kernel has no such file.
-func writeControl(path, value string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
-	if err != nil {
-		return err
-	}
-	if _, err := f.WriteString(value); err != nil {
-		f.Close() //nolint:errcheck,gosec // the write's error says more
-		return err
-	}
-	return f.Close()
 }
 
 func (t *v2) dirs(group string) []string {
