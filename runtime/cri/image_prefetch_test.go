@@ -267,3 +267,37 @@ func TestOneFailingContainerDoesNotKeepOthersFromStarting(t *testing.T) {
 	require.Len(t, observed.Containers, 1)
 	assert.Equal(t, runtime.Running, observed.Containers[0].State)
 }
+
+// A pull has the annotations of the pod, as with a kubelet, and a shared one those of the pod that began it: others do not make it
+// two pulls.
+func TestEnsure_PullHasAnnotationsOfPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.setBefore(func(_ context.Context, _ string, request any) error {
+			switch r := request.(type) {
+			case *v1.PullImageRequest:
+				time.Sleep(time.Minute)
+			case *v1.ImageStatusRequest:
+				assert.Empty(t, r.GetImage().GetAnnotations())
+			}
+			return nil
+		})
+		c := f.client(t, Config{})
+		var wg sync.WaitGroup
+		for _, index := range []string{"0", "1"} {
+			pod := onePod("main")
+			pod.UID += types.UID(index)
+			pod.Annotations = map[string]string{"example.com/platform": "arm64", "batch.kubernetes.io/job-completion-index": index}
+			wg.Go(func() {
+				_, err := newEnsureRun(c, pod).ensure(t.Context(), "main", neededImage{"lab/big:1", corev1.PullIfNotPresent})
+				assert.NoError(t, err)
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		require.Len(t, f.pulls, 1)
+		want := map[string]string{"example.com/platform": "arm64", "batch.kubernetes.io/job-completion-index": "0"}
+		assert.Equal(t, want, f.pulls[0].GetImage().GetAnnotations())
+		assert.Empty(t, f.pulls[0].GetImage().GetUserSpecifiedImage(), "the image is what the user specified")
+	})
+}

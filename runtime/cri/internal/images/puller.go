@@ -53,7 +53,12 @@ type Limits struct {
 
 // Request is a request of a pod for an image. A Keyring makes it.
 type Request struct {
-	Ref                 string // as the runtime gets it
+	Ref string // as the runtime gets it
+	// Annotations are the pod's, for runtimes that choose what they pull by them. They do not make two pulls different: pods of one
+	// kind differ in them, those of an indexed Job for example, and would no longer share a pull. A shared one has those of the pod
+	// that began it, as it has its sandbox configuration, which contains them too. To a runtime that chooses by them the pods of a
+	// node have one image of a reference in any case: that of the last pull.
+	Annotations         map[string]string
 	repository, handler string
 	logins              []*v1.AuthConfig          // of the pod, the best match first
 	nodeLogins          []*v1.AuthConfig          // of the node

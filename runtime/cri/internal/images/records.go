@@ -239,7 +239,7 @@ func (r *records) attempt(ctx context.Context, req Request, auth *v1.AuthConfig,
 		return "", err
 	}
 	id, err := r.cfg.Service.PullImage(ctx, &v1.PullImageRequest{
-		Image: &v1.ImageSpec{Image: req.Ref, RuntimeHandler: req.handler}, Auth: auth, SandboxConfig: sandbox,
+		Image: &v1.ImageSpec{Image: req.Ref, Annotations: req.Annotations, RuntimeHandler: req.handler}, Auth: auth, SandboxConfig: sandbox,
 	})
 	if err != nil {
 		r.end(req, auth)

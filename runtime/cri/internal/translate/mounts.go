@@ -54,7 +54,10 @@ func (tr *Translator) mount(ctx context.Context, spec *corev1.Container, index i
 		}
 		m.HostPath, m.Readonly, m.ImageSubPath = "", true, subPath
 		m.UidMappings, m.GidMappings = nil, nil
-		m.Image = &v1.ImageSpec{Image: cmp.Or(imageIDs[vm.Name], volume.Image), UserSpecifiedImage: volume.Image}
+		m.Image = &v1.ImageSpec{
+			Image: cmp.Or(imageIDs[vm.Name], volume.Image), UserSpecifiedImage: volume.Image,
+			RuntimeHandler: RuntimeHandler(tr.Pod), Annotations: tr.Pod.Annotations,
+		}
 		return m, nil
 	}
 	if m.RecursiveReadOnly, err = tr.recursiveReadOnly(vm); err != nil {

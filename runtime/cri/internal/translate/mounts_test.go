@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -90,14 +91,19 @@ func TestTranslator_MountErrors(t *testing.T) {
 }
 
 // An image volume is read-only, from the image that the reference meant when it was
-// pulled, and not mapped: it is not the pod's own.
+// pulled, and not mapped: it is not the pod's own. The runtime gets the handler and the annotations of the pod for it.
 func TestTranslator_ImageVolumeInUserNamespace(t *testing.T) {
 	ids := []runtime.IDMapping{{Host: 65536, Container: 0, Length: 65536}}
-	tr := &Translator{Pod: &corev1.Pod{Spec: corev1.PodSpec{HostUsers: new(false)}}, Options: runtime.RunOptions{UIDMappings: ids, GIDMappings: ids}}
+	tr := &Translator{Pod: &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"example.com/platform": "arm64"}},
+		Spec:       corev1.PodSpec{HostUsers: new(false), RuntimeClassName: new("kata")},
+	}, Options: runtime.RunOptions{UIDMappings: ids, GIDMappings: ids}}
 	m, err := mountOf(tr, runtime.Volume{Image: "app:1"}, corev1.VolumeMount{SubPathExpr: "$(DIR)/x"}, EnvVar{"DIR", "d"})
 	require.NoError(t, err)
 	assert.Equal(t, &v1.Mount{
-		ContainerPath: "/data", Readonly: true, ImageSubPath: "d/x", Image: &v1.ImageSpec{Image: "app:1", UserSpecifiedImage: "app:1"},
+		ContainerPath: "/data", Readonly: true, ImageSubPath: "d/x", Image: &v1.ImageSpec{
+			Image: "app:1", UserSpecifiedImage: "app:1", RuntimeHandler: "kata", Annotations: map[string]string{"example.com/platform": "arm64"},
+		},
 	}, m)
 	m, err = mountOf(tr, runtime.Volume{HostPath: "/v"}, corev1.VolumeMount{})
 	require.NoError(t, err)
