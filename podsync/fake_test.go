@@ -37,7 +37,8 @@ type fakeNode struct {
 	kills    []runtime.Termination // requested
 	killed   runtime.Termination   // the last
 	opts     runtime.RunOptions
-	inUse    error // why the limit of the cgroup is not lowered yet
+	inUse    error       // why the limit of the cgroup is not lowered yet
+	limited  *corev1.Pod // whose limits the cgroup was to get last
 }
 
 func (n *fakeNode) step(s string) error {
@@ -100,14 +101,16 @@ func (p probes) RemovePod(types.UID) { _ = p.step("remove probes") }
 
 type cgroups struct{ *fakeNode }
 
-func (c cgroups) Ensure(context.Context, *corev1.Pod) (string, error) {
+func (c cgroups) Ensure(_ context.Context, pod *corev1.Pod) (string, error) {
+	c.limited = pod
 	if err := c.step("cgroup"); err != nil {
 		return "", err
 	}
 	return "/kubepods/podx", c.inUse
 }
 
-func (c cgroups) Raise(context.Context, *corev1.Pod) (string, error) {
+func (c cgroups) Raise(_ context.Context, pod *corev1.Pod) (string, error) {
+	c.limited = pod
 	return "/kubepods/podx", errors.Join(c.step("raise cgroup"), c.inUse)
 }
 func (c cgroups) Remove(context.Context, types.UID) error { return c.step("remove cgroup") }

@@ -18,7 +18,7 @@ import (
 )
 
 // Runtime executes plans. Its errors name the call that failed. It can have the
-// capabilities runtime.PodUpdater and runtime.PodSyncer.
+// capabilities runtime.PodUpdater, runtime.PodResourcesUpdater and runtime.PodSyncer.
 type Runtime interface {
 	// Apply executes plan in order. The failure of one container does not stop the
 	// others.
@@ -285,8 +285,10 @@ type podState struct {
 	resize         resizeState
 	sandboxAttempt uint32 // of the newest sandbox whose creation an event says to replace another
 
+	announced      announcedResources
+	sandboxID      string // of the ready sandbox that the plan keeps; "": there is none
 	inRuntime      bool   // the last sync observed a sandbox
-	limitErr       error  // why the memory limit of the cgroup is not lowered yet
+	limitErr       error  // why the resources of the pod as a whole are not those of its spec yet
 	resizes        bool   // the plan resizes containers
 	endStart       func() // called when this sync has started a new pod; nil: it does not
 	volumesMounted bool   // the last sync mounted all volumes

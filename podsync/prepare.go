@@ -74,16 +74,8 @@ func (s *Syncer) setUp(ctx context.Context, pod *corev1.Pod, st *podState, opts 
 			return reasonUsers, fmt.Errorf("allocate user namespace: %w", err)
 		}
 	}
-	if s.cfg.Cgroups != nil {
-		ensure := s.cfg.Cgroups.Ensure
-		if st.resizes {
-			ensure = s.cfg.Cgroups.Raise
-		}
-		opts.CgroupParent, err = ensure(ctx, pod)
-		if err != nil && opts.CgroupParent == "" {
-			return reasonCgroup, fmt.Errorf("create cgroup: %w", err)
-		}
-		st.limitErr = err
+	if opts.CgroupParent, err = s.setLimits(ctx, pod, st); err != nil {
+		return reasonCgroup, fmt.Errorf("create cgroup: %w", err)
 	}
 	return "", nil
 }

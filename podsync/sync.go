@@ -149,7 +149,7 @@ func (s *Syncer) syncAdmitted(ctx context.Context, pod *corev1.Pod, observed run
 	s.logPlan(ctx, pod, plan)
 	s.recordSandboxChange(pod, st, plan)
 	work := hasWork(plan)
-	st.resizes = slices.ContainsFunc(plan, isResize)
+	st.resizes, st.sandboxID = slices.ContainsFunc(plan, isResize), keptSandbox(observed, plan)
 	if work {
 		st.dirsCheckedAt = time.Time{} // the directories must exist for the plan
 	}
@@ -238,7 +238,7 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 				errs = append(errs, failureError(name, f))
 			}
 		}
-		if err := s.lowerLimits(ctx, pod, work, failures); err != nil {
+		if err := s.lowerLimits(ctx, pod, st, work, failures); err != nil {
 			failures[""] = runtime.Failure{Reason: corev1.PodReasonError, Message: err.Error(), Err: err}
 			errs = append(errs, err)
 		}
@@ -258,7 +258,7 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 // lowerLimits gives the cgroup of a pod its lower limits after its containers have got theirs. If
 // one has not, what its containers may use is more than the pod's limit would be, and the kernel
 // could kill another one for that.
-func (s *Syncer) lowerLimits(ctx context.Context, pod *corev1.Pod, work []runtime.Action, failures map[string]runtime.Failure) error {
+func (s *Syncer) lowerLimits(ctx context.Context, pod *corev1.Pod, st *podState, work []runtime.Action, failures map[string]runtime.Failure) error {
 	resized := false
 	for _, a := range work {
 		_, failed := failures[a.Container]
@@ -267,11 +267,10 @@ func (s *Syncer) lowerLimits(ctx context.Context, pod *corev1.Pod, work []runtim
 		}
 		resized = resized || isResize(a)
 	}
-	if _, failed := failures[""]; failed || !resized || s.cfg.Cgroups == nil || ctx.Err() != nil {
+	if _, failed := failures[""]; failed || !resized || ctx.Err() != nil {
 		return nil //nolint:nilerr // there is nothing to lower, or a later sync does it
 	}
-	_, err := s.cfg.Cgroups.Ensure(ctx, pod)
-	return err
+	return s.completeLimits(ctx, pod, st)
 }
 
 func failureError(name string, f runtime.Failure) error {

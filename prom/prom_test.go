@@ -371,6 +371,7 @@ func TestRuntimeCall_OperationNames(t *testing.T) {
 		"UpdateContainerResources": "update_container", "ReopenContainerLog": "reopen_container_log", "ExecSync": "exec_sync",
 		"PullImage": "pull_image", "ImageFsInfo": "image_fs_info", "ListPodSandboxStats": "list_podsandbox_stats",
 		"GetContainerEvents": "get_container_events", "RuntimeConfig": "runtime_config",
+		"UpdatePodSandboxResources": "update_podsandbox_resources",
 	}
 	for rpc := range want {
 		m.RuntimeCall(rpc, time.Millisecond, nil)

@@ -25,7 +25,8 @@ import (
 // The capabilities are ContainerRemover, LogReopener, ImageStore, ImageUser,
 // ImageFSReporter, SandboxImageReporter, ContainerStatsReporter, CpusetUpdater,
 // CgroupDriverReporter, TimestampedWatcher, ListedPodInspector, PodUpdater, PodDialer,
-// Streamer, PodSyncer, PodLogReader, ContainerCheckpointer, PodCIDRUpdater and OwnerSetter.
+// Streamer, PodSyncer, PodLogReader, ContainerCheckpointer, PodCIDRUpdater,
+// PodResourcesUpdater and OwnerSetter.
 func Capability[T any](rt any) (T, bool) { return capability.Of[T](rt) }
 
 // ContainerRemover is the capability of a runtime that keeps exited containers until

@@ -250,7 +250,7 @@ func notOwner(what, id string, labels map[string]string) error {
 func changes(rpc string) bool {
 	switch rpc {
 	case "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "CreateContainer", "StartContainer", "StopContainer",
-		"RemoveContainer", "UpdateContainerResources", "ReopenContainerLog", "CheckpointContainer", "PullImage", "RemoveImage",
+		"RemoveContainer", "UpdateContainerResources", "UpdatePodSandboxResources", "ReopenContainerLog", "CheckpointContainer", "PullImage", "RemoveImage",
 		"ExecSync", "Exec", "Attach", "PortForward", "UpdateRuntimeConfig":
 		return true
 	}

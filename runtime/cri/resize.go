@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -75,6 +78,36 @@ func (c *Client) UpdateCpuset(ctx context.Context, containerID string, set runti
 	_, err := do(ctx, c, "UpdateContainerResources", containerID, c.cfg.Timeout, c.rs.UpdateContainerResources,
 		&v1.UpdateContainerResourcesRequest{ContainerId: containerID, Linux: &v1.LinuxContainerResources{CpusetCpus: set.CPUs, CpusetMems: set.MemoryNodes}})
 	return err
+}
+
+// UpdatePodResources implements runtime.PodResourcesUpdater. A runtime without the call, as many are, rejects nothing:
+// it is asked at each resize, because those are rare and it may be upgraded.
+func (c *Client) UpdatePodResources(ctx context.Context, pod *corev1.Pod, sandboxID string, r runtime.PodResources) error {
+	if err := c.mayChangeSandbox(ctx, sandboxID); err != nil {
+		return fmt.Errorf("update resources of pod: %w", err)
+	}
+	tr := (&applyRun{c: c, pod: pod}).translator()
+	overhead := tr.Overhead()
+	if overhead == nil {
+		overhead = &v1.LinuxContainerResources{} // as from a kubelet
+	}
+	_, err := do(ctx, c, "UpdatePodSandboxResources", sandboxID, c.cfg.Timeout, c.rs.UpdatePodSandboxResources,
+		&v1.UpdatePodSandboxResourcesRequest{PodSandboxId: sandboxID, Overhead: overhead, Resources: update(tr.ResizedPod(r))})
+	if isUnimplemented(err) {
+		return nil
+	}
+	return err
+}
+
+var _ runtime.PodResourcesUpdater = (*Client)(nil)
+
+// isUnimplemented reports whether a runtime lacks a call. containerd 2.2 says so in words only.
+func isUnimplemented(err error) bool {
+	if errors.Is(err, runtime.ErrUnsupported) {
+		return true
+	}
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.status.Code() == codes.Unknown && strings.Contains(e.status.Message(), "not implemented")
 }
 
 // update turns the resources of a new container into a change: there zero is no

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -155,4 +157,93 @@ func TestApply_AfterAStopThatFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A runtime that rejects the resources of a pod as a whole says so; one without the call, also if it says so in words
+// only, rejects nothing.
+func TestClient_UpdatePodResources(t *testing.T) {
+	for name, tc := range map[string]struct {
+		observer bool
+		answer   error
+		want     error // nil: none
+		problem  string
+	}{
+		"no such call":                  {},
+		"no such call, in words":        {answer: status.Error(codes.Unknown, "not implemented yet")},
+		"rejected":                      {answer: status.Error(codes.ResourceExhausted, "no memory"), problem: "UpdatePodSandboxResources ID: no memory (ResourceExhausted)"},
+		"rejected for unknown reasons":  {answer: status.Error(codes.Unknown, "no"), problem: "UpdatePodSandboxResources ID: no (Unknown)"},
+		"the sandbox is not there":      {answer: status.Error(codes.NotFound, "no sandbox"), want: runtime.ErrNotFound, problem: "no sandbox"},
+		"by an observer":                {observer: true, want: runtime.ErrNotOwner, problem: "observer"},
+		"the runtime is away, for long": {answer: status.Error(codes.Unavailable, "away"), want: runtime.ErrUnavailable, problem: "away"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			c := f.client(t, Config{})
+			pod := onePod("main")
+			id := running(t, f, c, pod).Sandboxes[0].ID
+			var got []*v1.UpdatePodSandboxResourcesRequest
+			f.setBefore(func(_ context.Context, _ string, request any) error {
+				if r, ok := request.(*v1.UpdatePodSandboxResourcesRequest); ok {
+					got = append(got, r)
+					return tc.answer
+				}
+				return nil
+			})
+			if tc.observer {
+				c = f.client(t, Config{Observer: true})
+			}
+			f.took()
+			err := c.UpdatePodResources(t.Context(), pod, id, runtime.PodResources{CPURequest: 250, MemoryLimit: 64 << 20})
+			if tc.problem == "" {
+				require.NoError(t, err)
+				require.NoError(t, c.UpdatePodResources(t.Context(), pod, id, runtime.PodResources{}), "asked at each resize")
+				assert.Len(t, got, 2)
+				return
+			}
+			require.ErrorContains(t, err, strings.ReplaceAll(tc.problem, "ID", id))
+			if tc.want != nil {
+				require.ErrorIs(t, err, tc.want)
+			}
+			if !tc.observer {
+				assert.Equal(t, []string{"UpdatePodSandboxResources"}, f.took())
+			}
+		})
+	}
+}
+
+// The runtime gets the overhead of the pod and what its containers have together; no limit is -1, because 0 would be no change.
+func TestClient_UpdatePodResources_Request(t *testing.T) {
+	f := newFake()
+	c := f.client(t, Config{Node: Node{CgroupV2: true, MemoryQoS: podspec.MemoryQoS{ThrottlingFactor: 0.5, ReserveRequests: true}}})
+	pod := onePod("main")
+	id := running(t, f, c, pod).Sandboxes[0].ID
+	var got *v1.UpdatePodSandboxResourcesRequest
+	f.setBefore(func(_ context.Context, _ string, request any) error {
+		if r, ok := request.(*v1.UpdatePodSandboxResourcesRequest); ok {
+			got = r
+		}
+		return nil
+	})
+	update := func(r runtime.PodResources) string {
+		require.NoError(t, c.UpdatePodResources(t.Context(), pod, id, r))
+		require.Equal(t, id, got.GetPodSandboxId())
+		require.NotNil(t, got.GetOverhead())
+		return strings.Join(strings.Fields(got.GetOverhead().String()+" | "+got.GetResources().String()), " ")
+	}
+	assert.Equal(t, "| cpu_period:100000 cpu_quota:-1 cpu_shares:2 memory_limit_in_bytes:-1", update(runtime.PodResources{}))
+
+	pod.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("64Mi")}
+	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("128Mi")},
+	}
+	r := runtime.PodResourcesOf(pod)
+	require.Equal(t, runtime.PodResources{CPURequest: 1000, CPULimit: 2000, MemoryLimit: 128 << 20}, r)
+	const overhead = "cpu_period:100000 cpu_quota:50000 cpu_shares:512 memory_limit_in_bytes:67108864"
+	const shared = overhead + " | cpu_period:100000 cpu_quota:200000 cpu_shares:1024 memory_limit_in_bytes:134217728"
+	assert.Equal(t, shared+` unified:{key:"memory.low" value:"134217728"}`, update(r))
+
+	pod.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")}}
+	update(r)
+	assert.Equal(t, map[string]string{"memory.low": "134217728", "memory.high": "167772160"}, got.GetResources().GetUnified())
 }

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // Resources translates what a container may use.
@@ -75,8 +76,7 @@ func (tr *Translator) limit(spec *corev1.Container, name corev1.ResourceName) re
 	return resource.Quantity{}
 }
 
-// throttled is the CPU limit of a container, or that of the pod for "", as far as it is
-// enforced.
+// throttled is the CPU limit of a container, as far as it is enforced.
 func (tr *Translator) throttled(container string, limit resource.Quantity) resource.Quantity {
 	if f := tr.Options.NoCPUQuota; f != nil && f(container) {
 		return resource.Quantity{}
@@ -95,8 +95,8 @@ func (tr *Translator) linux(cpuRequest, cpuLimit, memoryLimit resource.Quantity)
 	return r
 }
 
-// overhead is what the sandbox costs beside its containers.
-func (tr *Translator) overhead() *v1.LinuxContainerResources {
+// Overhead is what the sandbox costs beside its containers; nil: nothing.
+func (tr *Translator) Overhead() *v1.LinuxContainerResources {
 	o := tr.Pod.Spec.Overhead
 	if len(o) == 0 {
 		return nil
@@ -106,14 +106,37 @@ func (tr *Translator) overhead() *v1.LinuxContainerResources {
 
 // podResources is the sum of what the containers may use.
 func (tr *Translator) podResources() *v1.LinuxContainerResources {
-	bare := *tr.Pod
-	bare.Spec.Overhead = nil
-	requests, limits := podspec.Requests(&bare), podspec.Limits(&bare)
-	request, ok := requests[corev1.ResourceCPU]
-	if !ok {
-		request = limits[corev1.ResourceCPU]
+	r := runtime.PodResourcesOf(tr.Pod)
+	if f := tr.Options.NoCPUQuota; f != nil && f("") {
+		r.CPULimit = 0
 	}
-	return tr.linux(request, tr.throttled("", limits[corev1.ResourceCPU]), limits[corev1.ResourceMemory])
+	return tr.together(r)
+}
+
+func (tr *Translator) together(r runtime.PodResources) *v1.LinuxContainerResources {
+	milli := func(n int64) resource.Quantity { return *resource.NewMilliQuantity(n, resource.DecimalSI) }
+	return tr.linux(milli(r.CPURequest), milli(r.CPULimit), *resource.NewQuantity(r.MemoryLimit, resource.BinarySI))
+}
+
+// ResizedPod translates a change of the sum of what the containers may use. Memory that is kept for
+// the pod, or throttled, is that of its cgroup, with the overhead.
+func (tr *Translator) ResizedPod(r runtime.PodResources) *v1.LinuxContainerResources {
+	out := tr.together(r)
+	if !tr.Node.CgroupV2 {
+		return out
+	}
+	request, limit := podspec.Requests(tr.Pod)[corev1.ResourceMemory], podspec.Limits(tr.Pod)[corev1.ResourceMemory]
+	minimum, low := tr.Node.MemoryQoS.Reserved(podspec.QOS(tr.Pod), request.Value())
+	var high int64
+	if own := tr.Pod.Spec.Resources; own != nil && len(own.Requests)+len(own.Limits) > 0 {
+		high = tr.Node.MemoryQoS.High(request.Value(), limit.Value())
+	}
+	for file, bytes := range map[string]int64{"memory.min": minimum, "memory.low": low, "memory.high": high} {
+		if bytes > 0 {
+			unified(out, file, strconv.FormatInt(bytes, 10))
+		}
+	}
+	return out
 }
 
 // The scale of the kernel's oom_score_adj, and where the classes stand on it.

@@ -20,7 +20,7 @@ func (tr *Translator) Sandbox(attempt uint32) (*v1.PodSandboxConfig, error) {
 		Labels:       sandboxLabels(pod, tr.Owner), Annotations: sandboxAnnotations(pod),
 		Linux: &v1.LinuxPodSandboxConfig{
 			CgroupParent: tr.Options.CgroupParent, SecurityContext: security, Sysctls: sysctls(pod),
-			Overhead: tr.overhead(), Resources: tr.podResources(),
+			Overhead: tr.Overhead(), Resources: tr.podResources(),
 		},
 	}
 	if d := tr.Options.DNS; len(d.Servers)+len(d.Searches)+len(d.Options) > 0 {
