@@ -122,7 +122,7 @@ func (h *Harness) describe(rpc string, req any) (pod, text, group string) {
 	case *v1.RemoveContainerRequest, *v1.UpdateContainerResourcesRequest, *v1.ReopenContainerLogRequest:
 		o := h.object(q.(interface{ GetContainerId() string }).GetContainerId())
 		return o.pod, rpc + " " + o.name, rpc
-	case *v1.StopPodSandboxRequest, *v1.RemovePodSandboxRequest:
+	case *v1.StopPodSandboxRequest, *v1.RemovePodSandboxRequest, *v1.UpdatePodSandboxResourcesRequest:
 		o := h.object(q.(interface{ GetPodSandboxId() string }).GetPodSandboxId())
 		return o.pod, rpc + " " + o.name, rpc
 	case *v1.RemoveImageRequest:
