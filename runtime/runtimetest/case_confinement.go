@@ -114,7 +114,7 @@ func confinementCases() []testCase {
 				return func(cfg *v1.PodSandboxConfig) { cfg.Linux.SecurityContext.NamespaceOptions.Pid = m }
 			}
 			pidNamespace := func(id string) string {
-				r, err := c.exec(id, 60, "readlink", "/proc/self/ns/pid")
+				r, err := c.exec(id, execTimeout, "readlink", "/proc/self/ns/pid")
 				c.ok(err, "exec")
 				return strings.TrimSpace(string(r.GetStdout()))
 			}

@@ -123,9 +123,14 @@ func eventCases() []testCase {
 		}},
 		{"a crash is reported at once", "it would notice a crash only by asking all pods again", 0, func(c *CaseT) {
 			l := c.listen()
-			id := c.pod("p").start("c", "sleep 0.3; exit 1")
-			l.await(id, evStopped)
-			c.check(time.Since(time.Unix(0, c.status(id).GetFinishedAt())) < c.allow(2*time.Second), "the exit was reported late")
+			p := c.pod("p")
+			shortest := time.Hour
+			for i := uint32(0); i < 3 && shortest >= c.allow(2*time.Second); i++ { // a busy machine is slow at times, a runtime always
+				id := p.start("c", "sleep 0.3; exit 1", withAttempt(i))
+				l.await(id, evStopped)
+				shortest = min(shortest, time.Since(time.Unix(0, c.status(id).GetFinishedAt())))
+			}
+			c.check(shortest < c.allow(2*time.Second), "the exit was reported late, after %s", shortest)
 		}},
 		{"the status agrees with the event just received", "it would look before the change is visible, and not look again", 0, func(c *CaseT) {
 			l := c.listen()
@@ -151,9 +156,10 @@ func eventCases() []testCase {
 			l := c.listen()
 			p := c.pod("p")
 			other := p.start("other", longRunTime)
-			id := p.start("c", "sleep 1; exit 4")
+			id := p.up("c", "trap 'exit 4' TERM")
 			e := l.await(id, evStarted)
 			c.statuses(e.GetContainersStatuses(), "the event of a start", map[string]v1.ContainerState{other: running, id: running})
+			c.ok(c.stop(id, stopGrace), "stop container")
 			e = l.await(id, evStopped)
 			c.statuses(e.GetContainersStatuses(), "the event of an exit", map[string]v1.ContainerState{other: running, id: exited})
 			for _, st := range e.GetContainersStatuses() {
@@ -196,7 +202,7 @@ func eventCases() []testCase {
 		}},
 		{"a reader that does not read blocks no client", "a hung tool would stop all pods from starting", alone, func(c *CaseT) {
 			p := c.pod("p")
-			bound := c.allow(25 * time.Second)
+			bound := c.allow(time.Minute)
 			ctx, cancel := context.WithTimeout(c.ctx, bound+5*time.Second)
 			defer cancel() // so that a runtime that is held up can go on
 			_, err := c.rs.GetContainerEvents(ctx, &v1.GetEventsRequest{})

@@ -20,18 +20,18 @@ import (
 func execCases() []testCase {
 	return []testCase{
 		{"a command that succeeds returns exit code 0", "exec probes would never pass", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", longRunTime), 60, "echo", "hi")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), execTimeout, "echo", "hi")
 			c.ok(err, "exec")
 			same(c, "hi\n", string(r.GetStdout()), "output")
 			same(c, 0, r.GetExitCode(), "exit code")
 		}},
 		{"a command that fails returns its exit code", "exec probes would never fail, or kill containers for a failed call", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", longRunTime), 60, "sh", "-c", "exit 3")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), execTimeout, "sh", "-c", "exit 3")
 			c.ok(err, "exec")
 			same(c, 3, r.GetExitCode(), "exit code")
 		}},
 		{"output and errors of a command are kept apart", "probe messages would be mixed up", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", longRunTime), 60, "sh", "-c", "echo out; echo err >&2")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), execTimeout, "sh", "-c", "echo out; echo err >&2")
 			c.ok(err, "exec")
 			same(c, "out\n", string(r.GetStdout()), "stdout")
 			same(c, "err\n", string(r.GetStderr()), "stderr")
@@ -41,7 +41,7 @@ func execCases() []testCase {
 			var err error
 			duration := timed(func() { _, err = c.exec(id, 1, "sleep", "1000") })
 			c.rejected(err, "a command past its timeout")
-			c.check(duration < c.allow(10*time.Second), "it took %s to end a command with a timeout of 1s", duration)
+			c.check(duration < c.allow(40*time.Second), "it took %s to end a command with a timeout of 1s", duration)
 			c.state(id, running)
 		}},
 		{"a command past its timeout fails with DeadlineExceeded", "a probe's timeout would look like a broken runtime", 0, func(c *CaseT) {
@@ -87,30 +87,30 @@ func execCases() []testCase {
 		{"a command in an ended container is refused", "a probe of a dead container would hang", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", "exit 0")
 			c.exited(id)
-			_, err := c.exec(id, 60, "echo", "hi")
+			_, err := c.exec(id, 5, "echo", "hi")
 			c.rejected(err, "exec in an ended container")
 		}},
 		{"a command in a container that never ran is refused", "a probe that comes too early would hang", 0, func(c *CaseT) {
-			_, err := c.exec(c.pod("p").create("c", sh(longRunTime)), 60, "echo", "hi")
+			_, err := c.exec(c.pod("p").create("c", sh(longRunTime)), 5, "echo", "hi")
 			c.rejected(err, "exec in a created container")
 		}},
 		{"a command in a container that is not there is refused", "it could not distinguish a lost container from a failed probe", 0, func(c *CaseT) {
-			_, err := c.exec(unknownID, 60, "echo", "hi")
+			_, err := c.exec(unknownID, 5, "echo", "hi")
 			c.rejected(err, "exec in an unknown container", codes.NotFound)
 		}},
 		{"a command that is not there does not succeed", "a mistyped probe would pass", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", longRunTime), 60, "no-such-program")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 5, "no-such-program")
 			c.check(err != nil || r.GetExitCode() != 0, "exec of a program that is not there succeeded")
 		}},
 		{"much output is not lost", "logs and dumps fetched by hooks would be cut", processes, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", longRunTime), 60, "head", "-c", "1000000", "/dev/zero")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), execTimeout, "head", "-c", "1000000", "/dev/zero")
 			c.ok(err, "exec")
 			same(c, 1000000, len(r.GetStdout()), "bytes of output")
 		}},
 		{"the output of a command is bounded", "a probe that prints without end would take all memory", processes, func(c *CaseT) {
 			// The output alone may be as large as the messages that clients take by default.
 			r, err := c.rs.ExecSync(c.ctx, &v1.ExecSyncRequest{
-				ContainerId: c.pod("p").start("c", longRunTime), Cmd: sh("head -c 20000000 /dev/zero; exit 3"), Timeout: 60,
+				ContainerId: c.pod("p").start("c", longRunTime), Cmd: sh("head -c 20000000 /dev/zero; exit 3"), Timeout: execTimeout,
 			}, grpc.MaxCallRecvMsgSize(64<<20))
 			c.ok(err, "exec of a command that prints 20 MB")
 			same(c, 3, r.GetExitCode(), "exit code of a command that prints 20 MB and exits with 3")
@@ -123,19 +123,19 @@ func execCases() []testCase {
 				made[name] = p.start(name, longRunTime, func(cfg *v1.ContainerConfig) { cfg.Envs = []*v1.KeyValue{{Key: "NAME", Value: []byte(name)}} })
 			}
 			for name, id := range made {
-				r, err := c.exec(id, 60, "sh", "-c", "echo $NAME")
+				r, err := c.exec(id, execTimeout, "sh", "-c", "echo $NAME")
 				c.ok(err, "exec")
 				same(c, name+"\n", string(r.GetStdout()), "the environment of container "+name+", as a command in it sees it,")
 			}
 		}},
 		{"a command gets its arguments as they are", "probes with spaces or quotes would fail", 0, func(c *CaseT) {
-			r, err := c.exec(c.pod("p").start("c", longRunTime), 60, "echo", "a  b", "'c'", "$d;e")
+			r, err := c.exec(c.pod("p").start("c", longRunTime), execTimeout, "echo", "a  b", "'c'", "$d;e")
 			c.ok(err, "exec")
 			same(c, "a  b 'c' $d;e\n", string(r.GetStdout()), "output of echo with spaces, quotes and a dollar sign in its arguments")
 		}},
 		{"a command has the container's environment", "hooks would lack the application's settings", processes, func(c *CaseT) {
 			id := c.pod("p").start("c", longRunTime, func(cfg *v1.ContainerConfig) { cfg.Envs = []*v1.KeyValue{{Key: "A", Value: []byte("1")}} })
-			r, err := c.exec(id, 60, "sh", "-c", "echo $A")
+			r, err := c.exec(id, execTimeout, "sh", "-c", "echo $A")
 			c.ok(err, "exec")
 			same(c, "1\n", string(r.GetStdout()), "output")
 		}},
@@ -149,7 +149,7 @@ func uniqueTime() int { return 100000 + rand.IntN(1e9) }
 // pattern of grep does not match its own argument.
 func (c *CaseT) findSleep(id string, secs int) bool {
 	digits := strconv.Itoa(secs)
-	r, err := c.exec(id, 60, "sh", "-c", fmt.Sprintf("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -x '[%s]%s'; true", digits[:1], digits[1:]))
+	r, err := c.exec(id, execTimeout, "sh", "-c", fmt.Sprintf("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -x '[%s]%s'; true", digits[:1], digits[1:]))
 	c.ok(err, "search for a process")
 	return strings.TrimSpace(string(r.GetStdout())) == digits
 }
@@ -226,18 +226,25 @@ func logCases() []testCase {
 		}},
 		{"a log can be rotated without losing a line", "log rotation would lose output, or go on in the old file and fill the disk", 0, func(c *CaseT) {
 			p := c.pod("p")
-			id := p.start("c", counting(30))
-			p.logged("c/0.log", "stdout F line-3")
-			dir := p.cfg.GetLogDirectory()
-			c.ok(os.Rename(filepath.Join(dir, "c/0.log"), filepath.Join(dir, "c/0.log.old")), "rename log")
-			_, err := c.rs.ReopenContainerLog(c.ctx, &v1.ReopenContainerLogRequest{ContainerId: id})
-			c.ok(err, "reopen log")
-			_, err = os.Stat(filepath.Join(dir, "c/0.log"))
-			c.ok(err, "the new log")
-			c.exited(id)
-			old, next := p.lines("c/0.log.old"), p.lines("c/0.log")
+			var next []string
+			for i := uint32(0); i < 3 && len(next) <= 5; i++ { // on a busy machine the container may have ended before the rotation
+				id := p.start("c", counting(30), withAttempt(i))
+				log := fmt.Sprintf("c/%d.log", i)
+				p.logged(log, "stdout F line-3")
+				path := filepath.Join(p.cfg.GetLogDirectory(), log)
+				c.ok(os.Rename(path, path+".old"), "rename log")
+				_, err := c.rs.ReopenContainerLog(c.ctx, &v1.ReopenContainerLogRequest{ContainerId: id})
+				if err != nil && c.status(id).GetState() == exited {
+					continue
+				}
+				c.ok(err, "reopen log")
+				_, err = os.Stat(path)
+				c.ok(err, "the new log")
+				c.exited(id)
+				next = p.lines(log)
+				set(c, numbers(30), slices.Concat(p.lines(log+".old"), next), "both logs")
+			}
 			c.check(len(next) > 5, "the new log has %d lines", len(next))
-			set(c, numbers(30), slices.Concat(old, next), "both logs")
 		}},
 		{"the log of a container that is not there cannot be reopened", "rotation would wait for a container that does not exist", 0, func(c *CaseT) {
 			_, err := c.rs.ReopenContainerLog(c.ctx, &v1.ReopenContainerLogRequest{ContainerId: unknownID})

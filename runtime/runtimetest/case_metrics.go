@@ -20,7 +20,7 @@ func podStatsCases() []testCase {
 			p := c.pod("p")
 			id := p.start("c", longRunTime, annotate(map[string]string{"sim.sublet.dev/memory": "1Mi", "sim.sublet.dev/cpu": "10m"}))
 			var linux *v1.LinuxPodSandboxStats
-			for deadline := time.Now().Add(20 * time.Second); ; c.wait(200 * time.Millisecond) {
+			for deadline := c.streamDeadline(); ; c.wait(200 * time.Millisecond) {
 				r, err := c.rs.PodSandboxStats(c.ctx, &v1.PodSandboxStatsRequest{PodSandboxId: p.id})
 				c.implemented(err, "PodSandboxStats")
 				linux = r.GetStats().GetLinux()

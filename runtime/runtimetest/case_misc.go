@@ -96,18 +96,18 @@ func (c *CaseT) cutOff(prepare func(int) func(context.Context) error, mend func(
 	}
 }
 
-// retried expects a call to succeed within 20s. It may be refused at first because
+// retried expects a call to succeed in the time that is allowed. It may be refused at first because
 // the call that was given up still runs.
 func (c *CaseT) retried(what string, call func() error) {
 	var last error
-	deadline := time.Now().Add(20 * time.Second)
-	for time.Now().Before(deadline) {
+	within := c.allow(20*time.Second + c.s.reserve)
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); {
 		if last = call(); last == nil {
 			return
 		}
 		c.wait(100 * time.Millisecond)
 	}
-	c.fatal("%s: still refused after 20s: %v", what, last)
+	c.fatal("%s: still refused after %s: %v", what, within, last)
 }
 
 // adopt returns the pod of a configuration: the one of a cancelled call, or a new one.
@@ -218,8 +218,8 @@ func cutCases() []testCase {
 				req := &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", "1000"}}
 				return func(ctx context.Context) error { _, err := c.rs.ExecSync(ctx, req); return err }
 			}, func(int) {})
-			duration := timed(func() { c.ok(c.stop(id, 10), "stop container") })
-			c.check(duration < c.allow(20*time.Second), "the stop took %s", duration)
+			duration := timed(func() { c.ok(c.stop(id, stopGrace), "stop container") })
+			c.check(duration < c.allow(30*time.Second), "the stop took %s", duration)
 		}},
 		{"a pull that was given up can be made again", "one slow registry would spoil an image for good", 0, func(c *CaseT) {
 			c.cutOff(func(int) func(context.Context) error {
@@ -272,7 +272,7 @@ func raceCases() []testCase {
 		{"many stops of one container all return", "waiting calls would hang", 0, func(c *CaseT) {
 			p := c.pod("p")
 			id := p.up("c", "trap 'exit 0' TERM")
-			same(c, 6, race(6, func(int) error { return c.stop(id, 10) }), "stops that returned well")
+			same(c, 6, race(6, func(int) error { return c.stop(id, stopGrace) }), "stops that returned well")
 			c.state(id, exited)
 		}},
 		{"a pod can be stopped while its container starts", "a pod deleted while it starts would leave a running container", 0, func(c *CaseT) {
@@ -368,10 +368,10 @@ func restartCases() []testCase {
 			p := c.pod("p")
 			id := p.up("c", "trap 'exit 0' TERM")
 			c.restart()
-			r, err := c.exec(id, 60, "echo", "hi")
+			r, err := c.exec(id, execTimeout, "echo", "hi")
 			c.ok(err, "exec")
 			same(c, "hi\n", string(r.GetStdout()), "output")
-			c.ok(c.stop(id, 10), "stop container")
+			c.ok(c.stop(id, stopGrace), "stop container")
 			same(c, 0, c.status(id).GetExitCode(), "exit code")
 		}},
 	}

@@ -11,7 +11,7 @@ import (
 // commandOutput runs a command in a container, and returns its output without white space
 // around it, or ends the case.
 func (c *CaseT) commandOutput(id string, cmd ...string) string {
-	r, err := c.exec(id, 60, cmd...)
+	r, err := c.exec(id, execTimeout, cmd...)
 	c.ok(err, "exec "+strings.Join(cmd, " "))
 	return strings.Trim(string(r.GetStdout()), "\x00 \n")
 }

@@ -149,7 +149,7 @@ while true; do $N -l -p %d -e echo HTTP || sleep 1; done`, port),
 func (c *CaseT) answered(p *pod, what string, ask func() (string, error)) {
 	var answer string
 	var err error
-	for deadline := time.Now().Add(streamTimeout); time.Now().Before(deadline); c.wait(200 * time.Millisecond) {
+	for deadline := c.streamDeadline(); time.Now().Before(deadline); c.wait(200 * time.Millisecond) {
 		if answer, err = ask(); strings.Contains(answer, "HTTP") {
 			return
 		}

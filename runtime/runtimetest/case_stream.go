@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"time"
 
 	"golang.org/x/net/websocket"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -44,7 +43,7 @@ func (c *CaseT) openStream(address, protocol, what string) *websocket.Conn {
 		c.fatal("%s: the streaming server of the runtime does not answer at the URL that it returned: %v", what, err)
 	}
 	context.AfterFunc(c.ctx, func() { _ = conn.Close() })
-	c.ok(conn.SetDeadline(time.Now().Add(20*time.Second)), what)
+	c.ok(conn.SetDeadline(c.streamDeadline()), what)
 	return conn
 }
 

@@ -182,7 +182,7 @@ func mutantsOfCommands() []mutant {
 			defect: "the timeout of a command is ignored", caseName: timeout, report: "it took",
 			request: onRequest(func(r *v1.ExecSyncRequest) {
 				if r.GetTimeout() == 1 {
-					r.Timeout = 30
+					r.Timeout = 90
 				}
 			}),
 		},

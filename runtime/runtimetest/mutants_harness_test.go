@@ -48,6 +48,9 @@ func (m mutant) suite(t *testing.T) *suite {
 	s := newSuite(SecondImage("example.com/second:1"), PrivateImage(privateRef, privateUser, privatePassword), CDISpecDir(t.TempDir()))
 	s.nodeHas, s.isMountShared = func(nodeFeature) bool { return true }, func(string) bool { return true }
 	s.restart = func(context.Context) error { return nil }
+	if m.defect != "" && m.runs != simulation {
+		s.reserve = 0 // real time, and what is waited for does not happen
+	}
 	s.logs = t.TempDir()
 	rt, err := embedded.New(embedded.Config{Executor: m.newExecutor(), Handlers: []string{"special"}, HostPorts: m.runs != simulation})
 	require.NoError(t, err)

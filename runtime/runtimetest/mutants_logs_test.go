@@ -241,7 +241,7 @@ func mutantsOfEventStreams() []mutant {
 		{
 			defect: "an event stream that is not read holds everything up", caseName: "a reader that does not read blocks no client", report: "beside a stream that is not read",
 			call: onCalls("StartContainer", func(c rpcCall) error {
-				_ = sleep.For(c.ctx, 5*time.Second)
+				_ = sleep.For(c.ctx, 10*time.Second)
 				return c.next()
 			}),
 		},

@@ -198,6 +198,9 @@ func (c *CaseT) exited(id string) *v1.ContainerStatus {
 	return st
 }
 
+// execTimeout is in seconds: what a command gets that is to end by itself.
+const execTimeout = 60
+
 // exec runs a command in a container.
 func (c *CaseT) exec(id string, timeout int64, cmd ...string) (*v1.ExecSyncResponse, error) {
 	return c.rs.ExecSync(c.ctx, &v1.ExecSyncRequest{ContainerId: id, Cmd: cmd, Timeout: timeout})

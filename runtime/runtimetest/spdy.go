@@ -23,9 +23,14 @@ const spdyPortForwardProtocol = "portforward.k8s.io"
 // streamTimeout bounds one stream.
 const streamTimeout = 20 * time.Second
 
+// streamDeadline returns when a stream that is opened now is to have ended.
+func (c *CaseT) streamDeadline() time.Time {
+	return time.Now().Add(c.allow(streamTimeout + c.s.reserve))
+}
+
 // dialStream connects to the streaming server of the runtime.
 func (s *suite) dialStream(ctx context.Context, u *url.URL) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout+s.reserve)
 	defer cancel()
 	switch {
 	case s.dial != nil:
@@ -57,7 +62,7 @@ func (c *CaseT) openSPDY(address, protocol, what string) httpstream.Connection {
 		c.fatal("%s: the streaming server of the runtime does not answer at the URL that it returned: %v", what, err)
 	}
 	context.AfterFunc(c.ctx, func() { _ = conn.Close() })
-	c.ok(conn.SetDeadline(time.Now().Add(streamTimeout)), what)
+	c.ok(conn.SetDeadline(c.streamDeadline()), what)
 	up, err := upgrade(c.ctx, conn, u, protocol)
 	if err != nil {
 		c.fatal("%s: the streaming server of the runtime refuses SPDY: %v", what, err)
