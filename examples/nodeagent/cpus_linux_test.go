@@ -26,7 +26,7 @@ func (w *world) allowedCPUs(pod string) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
-	r, err := w.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: have[pod][0].GetId(), Cmd: []string{"grep", "Cpus_allowed_list", "/proc/1/status"}, Timeout: 5})
+	r, err := w.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: have[pod][0].GetId(), Cmd: []string{"grep", "Cpus_allowed_list", "/proc/1/status"}, Timeout: 60})
 	_, list, _ := strings.Cut(string(r.GetStdout()), ":")
 	return strings.TrimSpace(list), err
 }

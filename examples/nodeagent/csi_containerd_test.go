@@ -82,7 +82,12 @@ spec:
 		}
 		w.eventually(longRunTime, func() error { return w.running("db-node") })
 		alive()
-		require.Equal(t, "from outside\n", read("out"))
+		w.eventually(longRunTime, func() error { // the file is empty while it is being written
+			if out := read("out"); out != "from outside\n" {
+				return fmt.Errorf("the container has read %q", out)
+			}
+			return nil
+		})
 		info, err := os.Stat(filepath.Join(data, "beats"))
 		require.NoError(t, err)
 		st, ok := info.Sys().(*syscall.Stat_t)

@@ -121,7 +121,7 @@ func (w *deviceNode) devicesInside(pod string) ([]string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
-	r, err := w.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: have[pod][0].GetId(), Cmd: []string{"ls", "/tmp"}, Timeout: 5})
+	r, err := w.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: have[pod][0].GetId(), Cmd: []string{"ls", "/tmp"}, Timeout: 60})
 	return strings.Fields(string(r.GetStdout())), err
 }
 

@@ -94,7 +94,7 @@ func (w *draNode) seesVariable(pod, name, want string) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
-		r, err := w.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: have[pod][0].GetId(), Cmd: []string{"sh", "-c", "echo $" + name}, Timeout: 5})
+		r, err := w.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: have[pod][0].GetId(), Cmd: []string{"sh", "-c", "echo $" + name}, Timeout: 60})
 		if got := strings.TrimSpace(string(r.GetStdout())); err != nil || got != want {
 			return fmt.Errorf("%s sees %q, want %q: %w", pod, got, want, err)
 		}
