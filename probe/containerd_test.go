@@ -29,10 +29,10 @@ import (
 // /www/healthz exists.
 func served(image string) *corev1.Pod {
 	every := func(h corev1.ProbeHandler) *corev1.Probe {
-		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 2}
+		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, TimeoutSeconds: 60, FailureThreshold: 2}
 	}
 	startup := every(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("web")}})
-	startup.FailureThreshold = 30
+	startup.FailureThreshold = 300
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "served", Namespace: "default", UID: types.UID("probe-" + time.Now().Format("150405.000000"))},
 		Spec: corev1.PodSpec{

@@ -71,7 +71,7 @@ func TestLabPods(t *testing.T) {
 			require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), m).Failures)
 			observed, err := c.Pod(t.Context(), pod.UID)
 			require.NoError(t, err)
-			out, _, err := c.Exec(t.Context(), observed.Containers[0].ID, []string{"sh", "-c", tc.ask}, 10*time.Second, 4096)
+			out, _, err := c.Exec(t.Context(), observed.Containers[0].ID, []string{"sh", "-c", tc.ask}, time.Minute, 4096)
 			require.NoError(t, err)
 			assert.Equal(t, tc.want, strings.TrimSpace(string(out)))
 		})
@@ -88,7 +88,7 @@ func must(s string, err error) string {
 // RT-9 and RT-10 on a real runtime: hooks run, and inside the grace period.
 func TestLabHooks(t *testing.T) {
 	c, image := lab(t)
-	pod, m := labPod(t, c, "hooks", image, "sh", "-c", "trap 'echo term >> /data/said; exit 5' TERM; sleep 1000 & wait")
+	pod, m := labPod(t, c, "hooks", image, "sh", "-c", "trap 'echo term >> /data/said; exit 5' TERM; touch /data/up; sleep 1000 & wait")
 	require.NoError(t, os.Chmod(m.Dir, 0o777))
 	m.Volumes = map[string]runtime.Volume{"data": {HostPath: m.Dir}}
 	ct := &pod.Spec.Containers[0]
@@ -105,6 +105,7 @@ func TestLabHooks(t *testing.T) {
 	_, _, err = c.Exec(t.Context(), observed.Containers[0].ID, []string{"sleep", "60"}, time.Second, 10)
 	require.ErrorIs(t, err, runtime.ErrDeadlineExceeded)
 
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(m.Dir, "up")); return err == nil }, time.Minute, 10*time.Millisecond, "a shell without its trap ignores the signal")
 	began := time.Now()
 	require.NoError(t, c.Kill(t.Context(), pod, observed, runtime.Termination{GracePeriod: 4 * time.Minute}))
 	assert.Less(t, time.Since(began), 2*time.Minute)
