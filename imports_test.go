@@ -100,6 +100,7 @@ var allowedImports = map[string][]string{
 	"internal/podnet":            {},
 	"internal/events":            {"internal/text"},
 	"internal/hooktest":          {},
+	"internal/leaktest":          {},
 	"internal/logattr":           {},
 	"internal/logtest":           {},
 	"internal/notify":            {},

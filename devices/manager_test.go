@@ -13,18 +13,18 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/devices"
+	"github.com/sublet-dev/agent/internal/leaktest"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/topology"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const gpu corev1.ResourceName = "vendor.example/gpu"
 

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -23,10 +22,11 @@ import (
 	api "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/sublet-dev/agent/dra"
+	"github.com/sublet-dev/agent/internal/leaktest"
 	"github.com/sublet-dev/agent/pluginregistry"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // fakeDriver is a DRA driver on a socket. Each claim has a device for the request "gpu" and
 // one for all requests.

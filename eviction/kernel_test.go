@@ -13,13 +13,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/internal/leaktest"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/stats"
 )
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		consumeMemory(group)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // consumeMemory joins a cgroup and allocates CONSUME_FIRST MiB at once, then

@@ -17,8 +17,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
+	"github.com/sublet-dev/agent/internal/leaktest"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		rotateUntilKilled() // see TestRotator_KilledAnywhere
 		return
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 const logOf = "ns_web_u1/app/0.log"

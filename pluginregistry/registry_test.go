@@ -15,14 +15,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	api "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/sublet-dev/agent/internal/leaktest"
 	"github.com/sublet-dev/agent/pluginregistry"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // testTimeout bounds what a test waits for on a busy machine.
 const testTimeout = 60 * time.Second
@@ -144,7 +144,7 @@ func startWith(t *testing.T, h pluginregistry.Handler) string {
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	r, err := pluginregistry.New(pluginregistry.Config{
 		Dir: filepath.Join(dir, "r"), Handlers: map[string]pluginregistry.Handler{"CSIPlugin": h},
-		RescanPeriod: 20 * time.Millisecond, CallTimeout: 5 * time.Second, RetryPeriod: 10 * time.Millisecond,
+		RescanPeriod: 20 * time.Millisecond, CallTimeout: time.Minute, RetryPeriod: 10 * time.Millisecond,
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -4,10 +4,12 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/sublet-dev/agent/internal/leaktest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
+	leaktest.Main(m,
 		// A server whose client has gone before it opened its streams waits for them up to 30 s.
 		goleak.IgnoreAnyFunction("k8s.io/cri-streaming/pkg/streaming/remotecommand.(*v4ProtocolHandler).waitForStreams"),
 		// The library waits in the background for streams of a closed connection: for the answer to one that it opens up to 30 s.

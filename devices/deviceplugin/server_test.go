@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -25,11 +24,12 @@ import (
 
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/devices/deviceplugin"
+	"github.com/sublet-dev/agent/internal/leaktest"
 	"github.com/sublet-dev/agent/internal/unixsocket"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const (
 	gpu  corev1.ResourceName = "vendor.example/gpu"

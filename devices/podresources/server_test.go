@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -26,10 +25,11 @@ import (
 
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/devices/podresources"
+	"github.com/sublet-dev/agent/internal/leaktest"
 	"github.com/sublet-dev/agent/topology"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // fakeDevices are the devices of a node and what its pods have of them.
 type fakeDevices struct {

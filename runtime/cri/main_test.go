@@ -3,7 +3,7 @@ package cri
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/sublet-dev/agent/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }

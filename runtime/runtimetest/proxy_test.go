@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/leaktest"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	if !chosen {
 		_ = flag.Set("test.parallel", "16") // most of the time cases wait
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // behind returns clients of a simulated runtime behind a proxy, and the proxy.

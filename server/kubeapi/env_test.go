@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/sublet-dev/agent/internal/leaktest"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podwatch"
@@ -39,7 +40,7 @@ import (
 
 // A SPDY client ends by itself within seconds of its connection.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
+	leaktest.Main(m,
 		goleak.IgnoreAnyFunction("k8s.io/client-go/tools/remotecommand.(*heartbeat).start"),
 		goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Connection).shutdown"))
 }

@@ -14,8 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
+	"github.com/sublet-dev/agent/internal/leaktest"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/cri/credentialprovider"
 )
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		answer(mode)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // answer is the plugin. It counts its calls in a file.

@@ -3,13 +3,12 @@ package simulated
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/sublet-dev/agent/internal/leaktest"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 type rig struct{ *embeddedtest.Fixture }
 

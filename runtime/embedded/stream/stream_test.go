@@ -20,13 +20,14 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
 
+	"github.com/sublet-dev/agent/internal/leaktest"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/hostprocess"
 	"github.com/sublet-dev/agent/runtime/embedded/stream"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+	leaktest.Main(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 		// The library never closes a stream whose client has gone before the server answered.
 		goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Stream).waitWriteReply"))
 }
