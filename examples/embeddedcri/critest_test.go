@@ -317,7 +317,7 @@ func (c critest) container(id string) *v1.ContainerStatus {
 
 func (c critest) exec(id string, command ...string) string {
 	c.Helper()
-	resp, err := c.rs.ExecSync(c.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: 30})
+	resp, err := c.rs.ExecSync(c.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: 60})
 	require.NoError(c, err)
 	assert.Empty(c, string(resp.GetStderr()))
 	return string(resp.GetStdout())

@@ -76,21 +76,25 @@ func TestExecutor_SetsEnvironmentAndDirectory(t *testing.T) {
 func TestExecutor_Stops(t *testing.T) {
 	g := hostRig(t)
 	sb := g.RunPod(t, embeddedtest.PodConfig("p"))
-	polite := g.Start(t, sb, nil, "sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.01; done")
-	time.Sleep(100 * time.Millisecond) // the trap must be set
-	g.Stop(t, polite, 10)
+	// start starts a container of a script and waits until it has set its traps.
+	start := func(attempt uint32, signal v1.Signal, traps string) (id string) {
+		file := filepath.Join(t.TempDir(), "pid")
+		id = g.Start(t, sb, func(c *v1.ContainerConfig) { c.Metadata.Attempt, c.StopSignal = attempt, signal }, "sh", "-c", traps+"; echo $$ > "+file+"; while :; do sleep 0.01; done")
+		pidIn(t, file)
+		return id
+	}
+	polite := start(0, v1.Signal_SIGNAL_RUNTIME_DEFAULT, "trap 'exit 7' TERM")
+	g.Stop(t, polite, 60)
 	assert.Equal(t, int32(7), g.Inspect(t, polite).GetExitCode())
 
-	deaf := g.Start(t, sb, func(c *v1.ContainerConfig) { c.Metadata.Attempt = 1 }, "sh", "-c", "trap '' TERM; while :; do sleep 0.01; done")
-	time.Sleep(100 * time.Millisecond)
+	deaf := start(1, v1.Signal_SIGNAL_RUNTIME_DEFAULT, "trap '' TERM")
 	begin := time.Now()
 	g.Stop(t, deaf, 1)
 	assert.GreaterOrEqual(t, time.Since(begin), time.Second)
 	assert.Equal(t, int32(137), g.Inspect(t, deaf).GetExitCode())
 
-	other := g.Start(t, sb, func(c *v1.ContainerConfig) { c.Metadata.Attempt, c.StopSignal = 2, v1.Signal_SIGNAL_SIGUSR1 }, "sh", "-c", "trap 'exit 9' USR1; trap '' TERM; while :; do sleep 0.01; done")
-	time.Sleep(100 * time.Millisecond)
-	g.Stop(t, other, 10)
+	other := start(2, v1.Signal_SIGNAL_SIGUSR1, "trap 'exit 9' USR1; trap '' TERM")
+	g.Stop(t, other, 60)
 	assert.Equal(t, int32(9), g.Inspect(t, other).GetExitCode())
 }
 

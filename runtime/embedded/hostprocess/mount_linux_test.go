@@ -25,7 +25,7 @@ func rootRig(t *testing.T) *rig {
 // shell runs a command in a container and returns its output.
 func (g *rig) shell(t *testing.T, id, script string) string {
 	t.Helper()
-	r, err := g.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", script}, Timeout: 10})
+	r, err := g.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", script}, Timeout: 60})
 	require.NoError(t, err)
 	return strings.TrimSpace(string(r.GetStdout()) + string(r.GetStderr()))
 }
