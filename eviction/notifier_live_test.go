@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -48,6 +49,17 @@ func requireNotified(t *testing.T, notified <-chan struct{}, what string) {
 	}
 }
 
+// awaitOpened waits until a notifier of this process has opened a file, and gives it a moment to watch it.
+func awaitOpened(t *testing.T, path string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		open, err := filepath.Glob("/proc/self/fd/*")
+		require.NoError(t, err)
+		return slices.ContainsFunc(open, func(fd string) bool { target, err := os.Readlink(fd); return err == nil && target == path })
+	}, time.Minute, 50*time.Millisecond)
+	time.Sleep(50 * time.Millisecond)
+}
+
 // groupV2 creates a cgroup in the v2 hierarchy, which some machines have besides v1,
 // with fewer controllers.
 func groupV2(t *testing.T, name string) string {
@@ -74,7 +86,7 @@ func TestMemoryEventsNotifier_NotifiesOfEachChange(t *testing.T) {
 	dir := groupV2(t, "evictionevents")
 	path := filepath.Join(dir, "cgroup.events")
 	notified := watch(t, eviction.MemoryEventsNotifier{Path: path})
-	time.Sleep(50 * time.Millisecond)
+	awaitOpened(t, path)
 	for range 3 {
 		cmd := exec.Command("sleep", "60")
 		require.NoError(t, cmd.Start())
@@ -99,7 +111,7 @@ func TestPSINotifier_EndsWhenCgroupIsRemoved(t *testing.T) {
 	go func() {
 		done <- eviction.PSINotifier{Path: path, Window: 2 * time.Second}.Watch(t.Context(), func() { notified.Add(1) })
 	}()
-	time.Sleep(50 * time.Millisecond)
+	awaitOpened(t, path)
 	require.NoError(t, os.Remove(dir))
 	select {
 	case err := <-done:

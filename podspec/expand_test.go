@@ -49,7 +49,7 @@ func TestExpandIsLinear(t *testing.T) {
 	start := time.Now()
 	in := strings.Repeat("$(", 4<<20)
 	assert.Equal(t, in, Expand(in, someNames))
-	assert.Less(t, time.Since(start), 5*time.Second)
+	assert.Less(t, time.Since(start), time.Minute) // and not hours
 }
 
 // expandSlowly is Expand one character at a time.

@@ -85,10 +85,16 @@ func TestServe_ClosesIdleStream(t *testing.T) {
 	n := serveSecure(t, func(cfg *server.Config) { cfg.StreamIdleTimeout = 200 * time.Millisecond })
 	for name, e := range n.executors(t, "/exec/default/web/app", with(command("hang"), "input", "output")) {
 		t.Run(name, func(t *testing.T) {
-			in, end := io.Pipe()
-			defer end.Close()
-			_ = e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: io.Discard}) // for SPDY, a closed connection is no error
-			<-n.exited
+			for { // a busy machine may take longer than the idle timeout until the command is started
+				in, end := io.Pipe()
+				defer end.Close()
+				_ = e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: io.Discard}) // for SPDY, a closed connection is no error
+				select {
+				case <-n.exited:
+					return
+				case <-time.After(10 * time.Second):
+				}
+			}
 		})
 	}
 }

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	cleanTimeout = 60 * time.Second
+	cleanTimeout = 3 * time.Minute
 	cgroupMount  = "/sys/fs/cgroup"
 )
 
@@ -145,7 +145,7 @@ func RemoveCgroups(parent string) {
 			}
 		}
 	}
-	for range 20 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		left := false
 		for _, d := range dirs {
 			if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -155,7 +155,6 @@ func RemoveCgroups(parent string) {
 		if !left {
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 	"github.com/sublet-dev/agent/cgroup"
 )
 
-const startTimeout = 30 * time.Second
+const startTimeout = 3 * time.Minute
 
 // Node is a running containerd with all that a node agent needs around it.
 type Node struct {

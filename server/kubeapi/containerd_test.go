@@ -89,7 +89,7 @@ func (c *cluster) command(t *testing.T, args string) *exec.Cmd {
 		fields[i] = strings.NewReplacer("DIR", c.dir, "IMAGE", c.image, "·", " ").Replace(fields[i])
 	}
 	cmd := exec.CommandContext(t.Context(), c.kubectl, append([]string{"--kubeconfig", c.kubeconfig, "--cache-dir", filepath.Join(c.dir, "cache")}, fields...)...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = time.Minute
 	return cmd
 }
 
@@ -141,15 +141,15 @@ func (c *cluster) write(t *testing.T, name, text string, mode os.FileMode) {
 func (c *cluster) logs(t *testing.T) {
 	const all = "logs web-edge-1 -c main "
 	for args, want := range map[string]string{
-		all + "--tail=3":                                          "98\n99\n100\n",
-		all + "--limit-bytes=4":                                   "1\n2\n",
-		all + "--since=1h --limit-bytes=2":                        "1\n",
-		all + "--since-time=2999-01-01T00:00:00Z":                 "",
-		"logs -l app=web -c main --tail=1":                        "100\n",
-		"logs web-edge-1 -c main --tail=1 --prefix":               "[pod/web-edge-1/main] 100\n",
-		"logs pod/web-edge-1 -c crash -p":                         "bye\n",
-		"logs web-edge-1 -c crash --previous -f":                  "bye\n",
-		all + "--tail=1 --ignore-errors --pod-running-timeout=5s": "100\n",
+		all + "--tail=3":                                           "98\n99\n100\n",
+		all + "--limit-bytes=4":                                    "1\n2\n",
+		all + "--since=1h --limit-bytes=2":                         "1\n",
+		all + "--since-time=2999-01-01T00:00:00Z":                  "",
+		"logs -l app=web -c main --tail=1":                         "100\n",
+		"logs web-edge-1 -c main --tail=1 --prefix":                "[pod/web-edge-1/main] 100\n",
+		"logs pod/web-edge-1 -c crash -p":                          "bye\n",
+		"logs web-edge-1 -c crash --previous -f":                   "bye\n",
+		all + "--tail=1 --ignore-errors --pod-running-timeout=60s": "100\n",
 	} {
 		stdout, stderr, code := c.run(t, args)
 		assert.Equal(t, want, stdout, "%s: %s", args, stderr)
@@ -169,7 +169,7 @@ func (c *cluster) logs(t *testing.T) {
 
 	// A log that is followed ends with its container.
 	c.says(t, [2]string{"run count --restart=Never --image=IMAGE -- sh -c for·i·in·$(seq·200);·do·echo·$i;·sleep·0.01;·done", "created"},
-		[2]string{"wait --for=jsonpath={.status.containerStatuses[0].containerID} pod/count --timeout=60s", "condition met"})
+		[2]string{"wait --for=jsonpath={.status.containerStatuses[0].containerID} pod/count --timeout=180s", "condition met"})
 	stdout, stderr, code := c.run(t, "logs -f count")
 	assert.Zero(t, code, stderr)
 	assert.Equal(t, 200, strings.Count(stdout, "\n"))
@@ -303,7 +303,7 @@ func (c *cluster) change(t *testing.T) {
 	c.write(t, "label.sh", "#!/bin/sh\nsed -i 's/app: job/app: edited/' \"$1\"\n", 0o700)
 	t.Setenv("KUBE_EDITOR", filepath.Join(c.dir, "label.sh"))
 	c.says(t, [2]string{"apply -f DIR/job.yaml", "created"},
-		[2]string{"wait --for=condition=Ready pod/job --timeout=60s", "condition met"}, [2]string{"apply -f DIR/job.yaml", "unchanged"},
+		[2]string{"wait --for=condition=Ready pod/job --timeout=180s", "condition met"}, [2]string{"apply -f DIR/job.yaml", "unchanged"},
 		[2]string{"edit pod job", "edited"}, [2]string{"get pod -l app=edited -o name", "pod/job"})
 	for _, line := range []string{`job +0/1 +\S+ +0 `, `job +1/1 +Running +0 `} {
 		eventually(t, func() bool { return regexp.MustCompile(line).MatchString(out.String()) }, line)
@@ -315,7 +315,7 @@ func (c *cluster) debug(t *testing.T) {
 	tty.prints(t, "ps\n", "sleep 10000") // the target's processes
 	tty.end(t, "exit\n")
 	c.says(t, [2]string{"get pod job -o jsonpath={.status.ephemeralContainerStatuses[0].name}", "dbg"}, [2]string{"debug job --image=IMAGE --copy-to=job2 -- sleep 1000", ""},
-		[2]string{"wait --for=condition=Ready pod/job2 --timeout=60s", "condition met"}, [2]string{"delete pod job2 --now", "deleted"},
+		[2]string{"wait --for=condition=Ready pod/job2 --timeout=180s", "condition met"}, [2]string{"delete pod job2 --now", "deleted"},
 		[2]string{"debug node/edge-1 --image=IMAGE -- cat /host/proc/1/comm", "Creating debugging pod"})
 	c.fails(t, [2]string{"debug web-edge-1 --image=IMAGE -- true", `comes from the source "file"`})
 }
