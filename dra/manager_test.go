@@ -123,8 +123,8 @@ func TestManager_SurvivesBadDrivers(t *testing.T) {
 	m := newManager(t, file, claims)
 	require.ErrorIs(t, injectErr(t, m, pod("q", "b")), dra.ErrNoDriver)
 	register(t, m, plugin)
-	// impatient returns a manager that gives up soon: sooner than a busy machine may have an answer.
-	impatient := func(file string) *dra.Manager {
+	// quick returns a manager that gives up soon: sooner than a busy machine may have an answer.
+	quick := func(file string) *dra.Manager {
 		m := newManager(t, file, claims, func(cfg *dra.Config) { cfg.CallTimeout = time.Second })
 		register(t, m, plugin)
 		return m
@@ -134,7 +134,7 @@ func TestManager_SurvivesBadDrivers(t *testing.T) {
 	d.answers("", errors.New("broken"))
 	require.ErrorContains(t, injectErr(t, m, p), "broken")
 	d.answers("", errHang)
-	require.ErrorContains(t, injectErr(t, impatient(stateFile(t)), p), "driver gpu.vendor.example: NodePrepareResources: no answer within 1s")
+	require.ErrorContains(t, injectErr(t, quick(stateFile(t)), p), "driver gpu.vendor.example: NodePrepareResources: no answer within 1s")
 	d.answers("", nil)
 	d.silent = true
 	require.ErrorContains(t, injectErr(t, m, p), "but not for the one that it was asked for")
@@ -146,7 +146,7 @@ func TestManager_SurvivesBadDrivers(t *testing.T) {
 	d.answers("busy", nil)
 	require.ErrorContains(t, m.Release(t.Context(), "p"), "release ResourceClaim lab/a: driver gpu.vendor.example: NodeUnprepareResources: busy")
 	d.answers("", errHang)
-	require.ErrorContains(t, impatient(file).Release(t.Context(), "p"), "no answer within 1s")
+	require.ErrorContains(t, quick(file).Release(t.Context(), "p"), "no answer within 1s")
 	d.answers("", nil)
 	d.silent = true
 	require.ErrorContains(t, m.Release(t.Context(), "p"), "it did not answer for the claim")

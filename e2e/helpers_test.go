@@ -313,7 +313,7 @@ func (p *pod) pid(container string) int {
 	require.NotZero(p.t, info.Pid)
 	p.eventually(func() error { // a container that has just started may still be in the runtime's own program, which gives it its settings
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", info.Pid))
-		if err != nil || strings.HasSuffix(string(line), "\x00init\x00") {
+		if err != nil || len(line) == 0 || strings.HasSuffix(string(line), "\x00init\x00") {
 			return fmt.Errorf("process %d is %q: %w", info.Pid, line, err)
 		}
 		return nil

@@ -106,14 +106,16 @@ func (w *world) deadAreCollected(t *testing.T) {
 	c := pod.Status.ContainerStatuses[0]
 	require.NotNil(t, c.LastTerminationState.Terminated)
 	require.Equal(t, int32(3), c.LastTerminationState.Terminated.ExitCode)
-	// One stays, and the newest few are on their way out.
-	w.consistently(3*time.Second, func() {
+	// One stays, and the newest few are on their way out. A busy machine may be slow to remove them.
+	w.eventually(longRunTime, func() error {
 		have, err := w.containers()
 		require.NoError(t, err)
-		require.LessOrEqual(t, len(have["crash-node"]), 4)
 		logs, err := filepath.Glob(filepath.Join(w.logs, "*_crash-node_*", "main", "*.log"))
 		require.NoError(t, err)
-		require.LessOrEqual(t, len(logs), 5)
+		if containers := len(have["crash-node"]); containers > 4 || len(logs) > 5 {
+			return fmt.Errorf("%d containers and %d logs", containers, len(logs))
+		}
+		return nil
 	})
 }
 
