@@ -346,7 +346,11 @@ type sideBySide struct {
 
 func (s sideBySide) Invoke(ctx context.Context, method string, req, resp any, opts ...grpc.CallOption) error {
 	if own, ok := s.begun[path.Base(method)]; ok {
-		close(own)
+		select {
+		case <-own: // another attempt
+		default:
+			close(own)
+		}
 		for other, begun := range s.begun {
 			select {
 			case <-begun:
