@@ -241,7 +241,10 @@ type countingHandler struct {
 func (*countingHandler) HandlePodChange(podsource.Change)                  {}
 func (*countingHandler) HandlePodSync(types.UID, podworkers.RequeueReason) {}
 func (*countingHandler) HandlePodRecreations([]types.UID)                  {}
-func (h *countingHandler) Revisit([]types.UID) bool {
+func (h *countingHandler) Revisit([]types.UID) time.Time {
 	h.revisits.Add(1)
-	return !h.done.Load()
+	if h.done.Load() {
+		return time.Time{}
+	}
+	return time.Now()
 }

@@ -3,6 +3,7 @@ package syncloop_test
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +27,7 @@ func (printing) HandlePodSync(uid types.UID, why podworkers.RequeueReason) {
 	fmt.Println("wake", uid, why)
 }
 func (printing) HandlePodRecreations([]types.UID) {}
-func (printing) Revisit([]types.UID) bool         { return false }
+func (printing) Revisit([]types.UID) time.Time    { return time.Time{} }
 
 // A Loop requires only changes and a Handler. It ends when the changes do.
 func Example() {

@@ -17,8 +17,9 @@ func newHousekeepingSchedule(start time.Time, period, idle time.Duration) housek
 
 func (s *housekeepingSchedule) ran(at time.Time) { s.last, s.due = at, time.Time{} }
 
-// next returns when housekeeping is due, which is in the past if other inputs came first.
-func (s *housekeepingSchedule) next(now, lastCleanupAt time.Time, needed bool) time.Time {
+// next returns when housekeeping is due, which is in the past if other inputs came first. It is
+// due for a retry from retryAt on, unless that is zero.
+func (s *housekeepingSchedule) next(now, lastCleanupAt, retryAt time.Time, needed bool) time.Time {
 	if needed {
 		if s.due.IsZero() {
 			s.due = s.multiple(now)
@@ -29,7 +30,11 @@ func (s *housekeepingSchedule) next(now, lastCleanupAt time.Time, needed bool) t
 	if lastCleanupAt.IsZero() {
 		lastCleanupAt = s.last
 	}
-	return s.multiple(lastCleanupAt.Add(s.idle))
+	at := lastCleanupAt.Add(s.idle)
+	if !retryAt.IsZero() && retryAt.Before(at) {
+		at = retryAt
+	}
+	return s.multiple(at)
 }
 
 // multiple returns the first multiple of the period from at on that comes after the last housekeeping.
@@ -47,8 +52,8 @@ func (s *housekeepingSchedule) multiple(at time.Time) time.Time {
 // scheduleHousekeeping sets the timer of the next housekeeping. It also keeps iterations coming,
 // and notices that the checks of the runtime have stopped.
 func (r *runner) scheduleHousekeeping(now time.Time) {
-	needed := r.cleanupNeeded && r.cfg.Cleaner != nil || r.retryNeeded || !r.health.ready
-	at := r.schedule.next(now, r.lastCleanupAt, needed)
+	needed := r.cleanupNeeded && r.cfg.Cleaner != nil || !r.health.ready
+	at := r.schedule.next(now, r.lastCleanupAt, r.retryAt, needed)
 	if latest := now.Add(maxIterationAge / 2); latest.Before(at) {
 		at = latest
 	}

@@ -34,7 +34,7 @@ type runner struct {
 	cleaningUp      bool               // a cleanup runs
 	cleanupNeeded   bool               // there is a reason for another
 	lastCleanupAt   time.Time          // start of the last cleanup of all pods
-	retryNeeded     bool               // Handler.Revisit has something to do later
+	retryAt         time.Time          // when Handler.Revisit has something to do; zero: it has not
 	housekeeping    *time.Timer        // see scheduleHousekeeping
 	schedule        housekeepingSchedule
 	paused          bool // LoopWorkers.PauseRequeues was called with this
@@ -52,7 +52,7 @@ type cleanupResult struct {
 func (l *Loop) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &runner{
-		Loop: l, checks: make(chan check), cleanupDone: make(chan cleanupResult, 1), cleanupNeeded: true, retryNeeded: true,
+		Loop: l, checks: make(chan check), cleanupDone: make(chan cleanupResult, 1), cleanupNeeded: true, retryAt: time.Now(),
 		housekeeping: time.NewTimer(l.cfg.HousekeepingPeriod), schedule: newHousekeepingSchedule(time.Now(), l.cfg.HousekeepingPeriod, l.cfg.IdleHousekeepingPeriod),
 	}
 	if l.cfg.Cleaner != nil {
@@ -88,7 +88,7 @@ func (r *runner) iterate(ctx context.Context) (startTime time.Time, in Input, ok
 	)
 	if r.health.ready {
 		changes = r.cfg.Changes
-		if r.cfg.Workers != nil && r.cfg.Cleaner != nil && !r.cleaningUp {
+		if r.cfg.Workers != nil && !r.cleaningUp {
 			finished = r.cfg.Workers.NotifyFinished()
 		}
 		if r.cfg.Events != nil {
@@ -102,7 +102,8 @@ func (r *runner) iterate(ctx context.Context) (startTime time.Time, in Input, ok
 	case <-ctx.Done():
 		return time.Time{}, "", false
 	case c, open := <-changes:
-		startTime, in, r.cleanupNeeded, r.retryNeeded = time.Now(), InputChange, true, true
+		startTime, in, r.cleanupNeeded = time.Now(), InputChange, true
+		r.retrySoon(startTime)
 		if !open {
 			r.cfg.Logger.Info("pod configuration channel closed, stopping sync loop")
 			return time.Time{}, "", false
@@ -118,26 +119,35 @@ func (r *runner) iterate(ctx context.Context) (startTime time.Time, in Input, ok
 		startTime, in = time.Now(), InputHousekeeping
 		r.schedule.ran(startTime)
 		if r.health.ready {
-			r.retryNeeded = r.cfg.Handler.Revisit(nil)
+			r.retryAt = r.cfg.Handler.Revisit(nil)
 		}
 		r.cleanUpAll(ctx, startTime)
 	case <-finished:
 		startTime, in, r.cleanupNeeded = time.Now(), InputHousekeeping, true
 		uids := r.cfg.Workers.DrainFinished()
-		r.retryNeeded = r.cfg.Handler.Revisit(uids)
+		r.retryAt = r.cfg.Handler.Revisit(uids)
 		r.startCleanup(func(c Cleaner) cleanupResult { return cleanupResult{recreated: c.CleanupFinished(ctx, uids)} })
 	case result := <-r.cleanupDone:
 		startTime, in = time.Now(), InputHousekeeping
 		r.cleaningUp = false
 		r.setCleanupSince(time.Time{})
 		r.cleanupNeeded = r.cleanupNeeded || !result.settled
-		r.retryNeeded = r.retryNeeded || len(result.recreated) > 0 // they may be rejected
+		if len(result.recreated) > 0 {
+			r.retrySoon(startTime) // they may be rejected
+		}
 		r.cfg.Handler.HandlePodRecreations(result.recreated)
 	case c := <-r.checks:
 		startTime, in = time.Now(), InputRuntime
 		r.health.record(c)
 	}
 	return startTime, in, true
+}
+
+// retrySoon has the next housekeeping call Handler.Revisit, which then returns the time of the call after it.
+func (r *runner) retrySoon(now time.Time) {
+	if r.retryAt.IsZero() || now.Before(r.retryAt) {
+		r.retryAt = now
+	}
 }
 
 // handleEvents requeues each pod with an event once.

@@ -26,10 +26,11 @@ type Handler interface {
 	// HandlePodRecreations handles pods that were desired again during their termination
 	// or during the removal of their resources, after that has ended.
 	HandlePodRecreations(uids []types.UID)
-	// Revisit retries postponed work, and reports whether something is left to be retried. It is
-	// called when pods have finished, and with none once per HousekeepingPeriod after a change
-	// and as long as something is left, else once per IdleHousekeepingPeriod.
-	Revisit(finished []types.UID) (retryNeeded bool)
+	// Revisit retries postponed work, and returns when it must be called again, or the zero time
+	// if nothing is left to be retried. It is called when pods have finished, and with none after
+	// a change, at the first HousekeepingPeriod from retryAt on, and at least once per
+	// IdleHousekeepingPeriod.
+	Revisit(finished []types.UID) (retryAt time.Time)
 }
 
 // Cleaner removes what finished, deleted and orphaned pods have left. Its methods run
@@ -65,7 +66,7 @@ type LoopWorkers interface {
 	// OverduePods returns how many pods have been due for longer than threshold.
 	OverduePods(threshold time.Duration) int
 	// NotifyFinished receives a value when DrainFinished has pods that have finished, so
-	// that they are cleaned up at once.
+	// that they are cleaned up at once and others get their resources.
 	NotifyFinished() <-chan struct{}
 	DrainFinished() []types.UID
 }

@@ -29,11 +29,11 @@ func (f fakeHandler) HandlePodSync(u types.UID, why podworkers.RequeueReason) {
 	f.note("wake %s %v", u, why)
 }
 
-func (f fakeHandler) Revisit(finished []types.UID) bool {
+func (f fakeHandler) Revisit(finished []types.UID) time.Time {
 	if len(finished) > 0 {
 		f.note("revisit %v", finished)
 	}
-	return false
+	return time.Time{}
 }
 func (f fakeHandler) HandlePodRecreations(uids []types.UID) { f.note("again %v", uids) }
 

@@ -237,10 +237,7 @@ func (p *PodManager) HandlePodChange(c podsource.Change) {
 			p.change(c.Op, pod, now)
 		}
 	}
-	p.retryResizes(now)
-	if c.Op != podsource.Add && c.Op != podsource.Reconcile {
-		p.retryAllRejected(now) // the change may have freed resources, or concern a rejected pod
-	}
+	p.retryAfter(c.Op, now)
 }
 
 // pruneRemoved drops the pods that were removed longer than removedTTL ago, once a minute.

@@ -340,9 +340,9 @@ func TestPodManager_RejectedPodIsNotResized(t *testing.T) {
 	p.do(podsource.Add, newPod("a", asking("1")))
 	admit = false
 	p.do(podsource.Update, newPod("a", asking("3")))
-	assert.True(t, p.Revisit(nil), "it waits")
+	assert.False(t, p.Revisit(nil).IsZero(), "it waits")
 	p.HandlePodRecreations([]types.UID{"a"})
 	require.True(t, p.get("a").rejected)
-	assert.False(t, p.Revisit(nil))
+	assert.Zero(t, p.Revisit(nil))
 	assert.Empty(t, p.pendingResizes)
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
@@ -25,6 +26,8 @@ const (
 	maxRetry   = 5 * time.Minute
 	// retryReset is how long a pod must run until its next eviction counts as the first.
 	retryReset = 2 * maxRetry
+	// overdueRetry is the time between checks of pods that are due and still have to wait.
+	overdueRetry = 10 * time.Second
 	// reasonBackOff is the reason of events about the next retry.
 	reasonBackOff = "BackOff"
 )
@@ -89,9 +92,9 @@ func (p *PodManager) waiting(evicted bool, due func(*retry) bool) []*corev1.Pod 
 // Revisit retries rejected and evicted pods that are due. The retry of a finished pod
 // that was evicted is postponed; other finished pods have freed resources, so that all
 // rejected pods and deferred resizes are retried. Resizes are also retried once per
-// resizeRetryPeriod, because the result of an admitter can depend on other things. It reports
-// whether pods wait for a retry, for others to end, or for a resize.
-func (p *PodManager) Revisit(finished []types.UID) (retryNeeded bool) {
+// resizeRetryPeriod, because the result of an admitter can depend on other things. It returns
+// the earliest time at which a pod that waits must be checked again without such a reason.
+func (p *PodManager) Revisit(finished []types.UID) (retryAt time.Time) {
 	now := time.Now()
 	for _, uid := range finished {
 		p.postponeEvicted(uid, now)
@@ -113,19 +116,36 @@ func (p *PodManager) Revisit(finished []types.UID) (retryNeeded bool) {
 			p.retryEvicted(pod, now)
 		}
 	}
-	return len(p.preemptors) > 0 || len(p.pendingResizes) > 0 || p.willRetry()
+	return p.nextRetry(now)
 }
 
-// willRetry reports whether a rejected or evicted pod waits for its retry.
-func (p *PodManager) willRetry() bool {
+// nextRetry returns when the next pod that waits is due, or the zero time if none waits. A pod
+// that is due already waits for others to end, which Revisit is called for, or for the end of a
+// pressure.
+func (p *PodManager) nextRetry(now time.Time) (at time.Time) {
+	earliest := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
+	if len(p.preemptors) > 0 {
+		earliest(now.Add(overdueRetry))
+	}
+	if len(p.pendingResizes) > 0 {
+		earliest(p.resizesRetriedAt.Add(resizeRetryPeriod))
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range p.retries {
-		if !r.at.IsZero() {
-			return true
+		switch {
+		case r.at.IsZero():
+		case r.at.After(now):
+			earliest(r.at)
+		default:
+			earliest(now.Add(overdueRetry))
 		}
 	}
-	return false
+	return at
 }
 
 // postponeEvicted plans the retry of a finished pod, if it was evicted.
@@ -137,6 +157,18 @@ func (p *PodManager) postponeEvicted(uid types.UID, now time.Time) {
 	}
 	if backOff, ok := p.postpone(d.pod, true, now); ok {
 		p.reportRetry(d.pod, "Back-off restarting evicted pod", backOff, now)
+	}
+}
+
+// retryAfter retries what a change may have freed resources for, or may concern. A status frees
+// nothing, and an added pod only what it did not get of its spec before this process started.
+func (p *PodManager) retryAfter(op podsource.Op, now time.Time) {
+	if op == podsource.Reconcile {
+		return
+	}
+	p.retryResizes(now)
+	if op != podsource.Add {
+		p.retryAllRejected(now)
 	}
 }
 
