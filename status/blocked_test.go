@@ -1,6 +1,8 @@
 package status_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/status"
 )
@@ -41,6 +44,11 @@ func TestGenerate_Blocked(t *testing.T) {
 			}
 			st := next(blocked)
 			for _, cs := range []corev1.ContainerStatus{st.InitContainerStatuses[0], st.ContainerStatuses[0]} {
+				if cs.Name == "i" && policy != "Always" {
+					require.NotNil(t, cs.State.Terminated, "it was reported before")
+					assert.False(t, cs.Ready)
+					continue
+				}
 				require.NotNil(t, cs.State.Waiting, cs.Name)
 				assert.Equal(t, "Blocked", cs.State.Waiting.Reason)
 				assert.Nil(t, cs.LastTerminationState.Terminated)
@@ -53,6 +61,55 @@ func TestGenerate_Blocked(t *testing.T) {
 			assert.Empty(t, st.Reason)
 			assert.Equal(t, corev1.PodRunning, next(nil, running("c", 4), exited("i", 1, 0)).Phase)
 		})
+	}
+}
+
+// An API server rejects a status in which a container has left the state Terminated although it is done by
+// exit code and policy. One that was reported in it stays in it while its pod is blocked and while it runs
+// once more, until there is a new result.
+func TestGenerate_KeepsReportedEnds(t *testing.T) {
+	blocked := &runtime.Failure{Reason: "Blocked", Message: "NoLicence: all are in use"}
+	for policy, codes := range map[string][]int32{"Never": {0, 1}, "OnFailure": {0}, "Always": nil} {
+		for _, code := range []int32{0, 1} {
+			keeps := slices.Contains(codes, code)
+			t.Run(fmt.Sprintf("%s, exit code %d", policy, code), func(t *testing.T) {
+				p, now := pod("policy="+policy, "init:i", "main:c", "main:d"), time.Unix(1000, 0)
+				var reported corev1.PodStatus
+				next := func(b *runtime.Failure, observed ...runtime.Container) corev1.PodStatus {
+					now = now.Add(time.Minute)
+					reported = status.Generate(p, runtime.Report{Observed: runtime.Pod{ObservedAt: now, Containers: observed}, Blocked: b}, reported, status.NodeInfo{}, now)
+					return reported
+				}
+				first := next(nil, running("c", 0), exited("d", 0, code), exited("i", 0, 0)).ContainerStatuses[1]
+				require.NotNil(t, first.State.Terminated)
+				for step, st := range []func() corev1.PodStatus{
+					func() corev1.PodStatus {
+						return next(blocked, running("c", 0), exited("d", 0, code), exited("i", 0, 0))
+					},
+					func() corev1.PodStatus { return next(blocked) },
+					func() corev1.PodStatus { return next(nil) },
+					func() corev1.PodStatus { return next(nil, running("i", 1)) },
+					func() corev1.PodStatus { return next(nil, exited("i", 1, 0), running("c", 1), running("d", 1)) },
+				} {
+					st := st()
+					if policy != "Always" {
+						assert.NotNil(t, st.InitContainerStatuses[0].State.Terminated, step)
+					}
+					d := st.ContainerStatuses[1]
+					if keeps {
+						assert.Equal(t, []any{first.State, first.ContainerID}, []any{d.State, d.ContainerID}, step)
+						assert.False(t, podspec.IsTerminalPhase(st.Phase), step)
+					} else if step > 0 {
+						assert.Nil(t, d.State.Terminated, step)
+					}
+				}
+				assert.Equal(t, corev1.PodRunning, reported.Phase)
+				d := next(nil, exited("i", 1, 0), running("c", 1), exited("d", 1, 3)).ContainerStatuses[1]
+				require.NotNil(t, d.State.Terminated)
+				assert.EqualValues(t, 3, d.State.Terminated.ExitCode, "the result of the new attempt")
+				assert.EqualValues(t, 1, d.RestartCount)
+			})
+		}
 	}
 }
 

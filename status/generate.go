@@ -65,7 +65,10 @@ func Generate(pod *corev1.Pod, r runtime.Report, previous corev1.PodStatus, env 
 		g.allContainers(&st)
 	}
 	g.podResources(&st)
+	g.keepEnds(specsOf(g.pod, false), st.ContainerStatuses)
+	g.keepEnds(ephemeralSpecs(g.pod), st.EphemeralContainerStatuses)
 	st.Conditions = g.conditions(&st)
+	g.keepEnds(specsOf(g.pod, true), st.InitContainerStatuses)
 	return clipped(st)
 }
 

@@ -41,6 +41,30 @@ func (g *generator) wasBlocked(s slot, end *corev1.ContainerStateTerminated) boo
 	return previous == nil || previous.State.Terminated == nil
 }
 
+// keepEnds keeps each reported termination of a container that was done by its exit code and policy.
+// If it starts once more, because its pod was blocked or has a new sandbox, it stays in that state,
+// and is not ready, until it has ended: an API server rejects every status in which it is not. The
+// phase follows from its real state, and so does the condition Initialized.
+func (g *generator) keepEnds(slots []slot, list []corev1.ContainerStatus) {
+	for _, s := range slots {
+		previous, cs := g.previousOf(s), find(list, s.c.Name)
+		if previous == nil || cs == nil || previous.State.Terminated == nil || cs.State.Terminated != nil || g.mayLeave(s, previous.State.Terminated) {
+			continue
+		}
+		started := false
+		cs.State, cs.LastTerminationState = previous.State, previous.LastTerminationState
+		cs.ContainerID, cs.ImageID, cs.Ready, cs.Started = previous.ContainerID, previous.ImageID, false, &started
+	}
+}
+
+// mayLeave reports whether a container may leave the state Terminated by its exit code and policy.
+func (g *generator) mayLeave(s slot, end *corev1.ContainerStateTerminated) bool {
+	if s.kind == runtime.Ephemeral {
+		return false
+	}
+	return g.all.Configured || podspec.RestartRuleAction(s.c, end.ExitCode) != "" || podspec.RestartsByPolicy(g.pod, s.c, end.ExitCode != 0)
+}
+
 // initSucceeded reports whether an init container with that termination succeeded.
 // One that lost a process to the OOM killer did not, as in runtime.Plan.
 func initSucceeded(end *corev1.ContainerStateTerminated) bool {
