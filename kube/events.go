@@ -32,7 +32,8 @@ const (
 // client-go does it: a repeated event is counted, similar ones are combined, and an
 // object has at most 25 events at once and one every five minutes after that.
 //
-// The source of the agent's own events is "kubelet", by which clients select the events of
+// Events about the Node have its UID from when it is known, so that clients that select by it find
+// them. The source of the agent's own events is "kubelet", by which clients select the events of
 // nodes. Record never blocks. Kube.Run writes the events, one after another. While the API
 // server is away the last 1000 wait, each for up to two minutes of attempts.
 type Events struct {
@@ -40,8 +41,19 @@ type Events struct {
 	correlator *record.EventCorrelator // used by run only
 	wake       chan struct{}           // one slot: queue is not empty
 
-	mu    sync.Mutex // guards queue
-	queue []*corev1.Event
+	mu      sync.Mutex // guards what follows
+	queue   []*corev1.Event
+	nodeUID types.UID // empty: not known yet
+}
+
+// setNode has later events about the Node refer to this one.
+func (e *Events) setNode(node *corev1.Node) {
+	if node == nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.nodeUID = node.UID
 }
 
 // Events returns the recorder of events. All calls return the same one.
@@ -57,6 +69,9 @@ func (e *Events) Record(event *corev1.Event) {
 		event.ReportingController = kubeletComponent
 	}
 	e.mu.Lock()
+	if o := &event.InvolvedObject; o.Kind == "Node" && o.Name == e.k.cfg.NodeName && o.UID == "" {
+		o.UID = e.nodeUID
+	}
 	if len(e.queue) == maxQueuedEvents {
 		e.queue = e.queue[1:]
 	}

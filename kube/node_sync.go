@@ -66,6 +66,7 @@ func (s nodeStore) Replace(list []any, _ string) error {
 func (s nodeStore) Resync() error { return nil }
 
 func (n *Node) set(current *corev1.Node) {
+	n.kube.events.setNode(current)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.current = current
@@ -73,6 +74,7 @@ func (n *Node) set(current *corev1.Node) {
 
 // observe takes over the response to a request, unless the watch has brought a newer version meanwhile.
 func (n *Node) observe(response *corev1.Node) {
+	n.kube.events.setNode(response)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.current != nil && n.current.UID == response.UID {

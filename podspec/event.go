@@ -8,17 +8,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// NewNodeEvent returns an event about a node. As in the kubelet, the UID of the node is
-// its name.
+// NewNodeEvent returns an event about a node. It has no UID, as that of a kubelet that does not
+// know its Node yet. A recorder that does sets it, as kube.Events.
 func NewNodeEvent(node, eventType, reason, message string, now time.Time) *corev1.Event {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Spec.NodeName = node, node
 	e := NewEvent(pod, eventType, reason, message, now)
-	e.InvolvedObject = corev1.ObjectReference{Kind: "Node", Name: node, UID: types.UID(node)}
+	e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node}
 	return e
 }
 

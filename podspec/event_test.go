@@ -8,6 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// As that of a kubelet, the event of a node refers to it by name; only who has its Node knows the UID.
+func TestNewNodeEvent_HasNoUID(t *testing.T) {
+	e := NewNodeEvent("n1", corev1.EventTypeNormal, "NodeReady", "ready", time.Now())
+	assert.Equal(t, corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "n1"}, e.InvolvedObject)
+	assert.Equal(t, "n1", e.Source.Host)
+}
+
 func TestNewContainerEvent_FieldPath(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{
 		InitContainers: []corev1.Container{{Name: "init"}}, Containers: []corev1.Container{{Name: "main"}},
