@@ -51,7 +51,7 @@ func (s *Syncer) resolver(pod *corev1.Pod) (runtime.DNS, error) {
 	node := s.cfg.Node
 	var d runtime.DNS
 	policy := pod.Spec.DNSPolicy
-	cluster := len(node.ClusterDNS) > 0 && (policy == corev1.DNSClusterFirstWithHostNet || policy == corev1.DNSClusterFirst && !pod.Spec.HostNetwork)
+	cluster := len(node.ClusterDNS) > 0 && wantsClusterDNS(pod)
 	switch {
 	case policy == corev1.DNSNone:
 	case cluster:
@@ -76,6 +76,23 @@ func (s *Syncer) resolver(pod *corev1.Pod) (runtime.DNS, error) {
 		}
 	}
 	return withDNSConfig(d, pod.Spec.DNSConfig), nil
+}
+
+// wantsClusterDNS reports whether the pod is to have the name servers of the cluster.
+func wantsClusterDNS(pod *corev1.Pod) bool {
+	policy := pod.Spec.DNSPolicy
+	return policy == corev1.DNSClusterFirstWithHostNet || policy == corev1.DNSClusterFirst && !pod.Spec.HostNetwork
+}
+
+// checkClusterDNS emits an event of a pod that gets the name servers of the node instead of those of
+// the cluster, because the node has a cluster domain but no name servers of it. Without a domain
+// the node is in no cluster, and its pods lack nothing.
+func (s *Syncer) checkClusterDNS(ctx context.Context, pod *corev1.Pod, st *podState) {
+	if node := &s.cfg.Node; wantsClusterDNS(pod) && node.ClusterDomain != "" && len(node.ClusterDNS) == 0 {
+		s.emitOnce(ctx, pod, st, reasonClusterDNS, fmt.Errorf(
+			"the node has no name servers for the cluster domain %s: the pod with dnsPolicy %s gets those of the node, as with %s",
+			node.ClusterDomain, pod.Spec.DNSPolicy, corev1.DNSDefault))
+	}
 }
 
 // resolvConf returns the resolver configuration of the node that pods can use.

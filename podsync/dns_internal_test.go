@@ -104,6 +104,40 @@ func TestSyncer_LimitDNS(t *testing.T) {
 	}
 }
 
+// A pod that is to have the name servers of the cluster, which the node does not know, has an event, once.
+func TestSyncer_CheckClusterDNS(t *testing.T) {
+	domain := Node{ClusterDomain: "cluster.local"}
+	for name, tt := range map[string]struct {
+		node Node
+		spec corev1.PodSpec
+		want bool
+	}{
+		"no name servers":                        {domain, corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}, true},
+		"no name servers, with host network":     {domain, corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirstWithHostNet, HostNetwork: true}, true},
+		"name servers":                           {Node{ClusterDomain: "cluster.local", ClusterDNS: []string{"10.96.0.10"}}, corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}, false},
+		"no cluster":                             {Node{}, corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst}, false},
+		"those of the node":                      {domain, corev1.PodSpec{DNSPolicy: corev1.DNSDefault}, false},
+		"those of the node, on the host network": {domain, corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst, HostNetwork: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var events eventList
+			n := &Syncer{cfg: Config{Node: tt.node, Recorder: &events}}
+			var st podState
+			for range 2 {
+				end := st.collectErrors()
+				n.checkClusterDNS(t.Context(), &corev1.Pod{Spec: tt.spec}, &st)
+				end()
+			}
+			if !tt.want {
+				require.Empty(t, events)
+				return
+			}
+			require.Len(t, events, 1)
+			require.Equal(t, "MissingClusterDNS", events[0].Reason)
+		})
+	}
+}
+
 type eventList []*corev1.Event
 
 func (l *eventList) Record(e *corev1.Event) { *l = append(*l, e) }

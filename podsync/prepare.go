@@ -45,6 +45,7 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState, wor
 	if opts.DNS, err = s.resolver(pod); err != nil {
 		return opts, reasonDirectory, err
 	}
+	s.checkClusterDNS(ctx, pod, st)
 	opts.DNS = s.limitDNS(ctx, pod, st, opts.DNS)
 	if s.cfg.Volumes != nil {
 		opts.SubPath = func(ctx context.Context, container string, _ int, mount corev1.VolumeMount) (string, error) {

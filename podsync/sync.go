@@ -31,6 +31,7 @@ const (
 	reasonBackOff    = "BackOff"
 	reasonResize     = "ResizeContainerError"
 	reasonDNS        = "DNSConfigForming"
+	reasonClusterDNS = "MissingClusterDNS"
 )
 
 // Sync brings a pod closer to its spec: it reports the observed state, provides what
