@@ -74,7 +74,7 @@ func (f *flags) cluster(ctx context.Context, plugins pluginDirs, accounts *lateA
 	}
 	config, err := kube.ConfigFor(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("-kubeconfig: %w", err)
+		return nil, asUsageError(fmt.Errorf("-kubeconfig: %w", err))
 	}
 	config.NodeName, config.Logger = f.nodeName, log
 	k, err := kube.New(config)
@@ -163,12 +163,13 @@ func (f *flags) certDir() string { return cmp.Or(f.kube.certDir, filepath.Join(f
 func (f *flags) clientConfig(ctx context.Context, log *slog.Logger) (*rest.Config, []agent.Option, error) {
 	if f.kube.bootstrap == "" {
 		cfg, err := kube.LoadKubeconfig(f.kube.kubeconfig)
-		if err == nil {
-			if invalid := kube.CheckClientCertificate(cfg, time.Now()); invalid != nil {
-				log.Warn("client certificate not valid", slog.Any("err", invalid))
-			}
+		if err != nil {
+			return nil, nil, asUsageError(err)
 		}
-		return cfg, nil, err
+		if invalid := kube.CheckClientCertificate(cfg, time.Now()); invalid != nil {
+			log.Warn("client certificate not valid", slog.Any("err", invalid))
+		}
+		return cfg, nil, nil
 	}
 	cert, err := kube.NewClientCertificate(kube.ClientCertificateConfig{
 		NodeName: f.nodeName, BootstrapKubeconfig: f.kube.bootstrap, Kubeconfig: f.kube.kubeconfig, Dir: f.certDir(), Logger: log,

@@ -164,6 +164,35 @@ func TestListen_ServesClientsWithCertificateAndToken(t *testing.T) {
 	assert.Equal(t, http.StatusUnauthorized, code, "an empty file lets no client in")
 }
 
+// A file that is malformed is a mistake in the flags: a restart does not help, as it may if the file is missing.
+func TestRun_UnusableFilesAreUsageErrors(t *testing.T) {
+	certFile, keyFile, _ := writeCert(t, "server")
+	dir := t.TempDir()
+	empty, missing := filepath.Join(dir, "empty"), filepath.Join(dir, "missing")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for name, tt := range map[string]struct {
+		args []string
+		want int
+	}{
+		"certificate":   {[]string{"-listen", "127.0.0.1:0", "-tls-cert-file", empty, "-tls-private-key-file", keyFile}, exitUsage},
+		"CA":            {[]string{"-listen", "127.0.0.1:0", "-tls-cert-file", certFile, "-tls-private-key-file", keyFile, "-client-ca-file", empty}, exitUsage},
+		"token":         {[]string{"-listen", "127.0.0.1:0", "-tls-cert-file", certFile, "-tls-private-key-file", keyFile, "-token-auth-file", empty}, exitUsage},
+		"kubeconfig":    {[]string{"-listen", "", "-kubeconfig", empty}, exitUsage},
+		"missing token": {[]string{"-listen", "127.0.0.1:0", "-tls-cert-file", certFile, "-tls-private-key-file", keyFile, "-token-auth-file", missing}, exitFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			f, err := parse(append([]string{
+				"-manifests", t.TempDir(), "-root-dir", root, "-pod-logs-dir", filepath.Join(root, "logs"), "-hostname-override", "n",
+			}, tt.args...), io.Discard)
+			require.NoError(t, err)
+			err = run(t.Context(), f, io.Discard)
+			require.Error(t, err)
+			assert.Equal(t, tt.want, exitCode(err), err)
+		})
+	}
+}
+
 func TestListen_ReportsUnusableFiles(t *testing.T) {
 	certFile, keyFile, _ := writeCert(t, "server")
 	empty := filepath.Join(t.TempDir(), "empty")

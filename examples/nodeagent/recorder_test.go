@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/logtest"
+	"github.com/sublet-dev/agent/podsource"
 )
 
 // An event about the node, as of a manifest that names no pod, is not logged as one of a
@@ -34,7 +35,10 @@ func TestLogRecorder_NamesTheObject(t *testing.T) {
 // What the agent logs itself is not logged twice.
 func TestLogRecorder_LogsWarnings(t *testing.T) {
 	var log logtest.Buffer
-	for reason, kind := range map[string]string{"Started": corev1.EventTypeNormal, "BackOff": corev1.EventTypeWarning, "Unhealthy": corev1.EventTypeWarning} {
+	for reason, kind := range map[string]string{
+		"Started": corev1.EventTypeNormal, "BackOff": corev1.EventTypeWarning, "Unhealthy": corev1.EventTypeWarning,
+		podsource.ReasonInvalid: corev1.EventTypeWarning, podsource.ReasonUnavailable: corev1.EventTypeWarning, podsource.ReasonDuplicate: corev1.EventTypeWarning,
+	} {
 		logRecorder{slog.New(slog.NewTextHandler(&log, nil))}.Record(&corev1.Event{Type: kind, Reason: reason})
 	}
 	assert.Contains(t, log.String(), "reason=Unhealthy")

@@ -73,7 +73,7 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	}
 	servers, err := newServers(&f, cluster, a, m, socket, log)
 	if err != nil {
-		return err
+		return asUsageError(err)
 	}
 	d, err := newDaemon(&f, a, log)
 	if err != nil {
@@ -215,12 +215,17 @@ func object(ref corev1.ObjectReference) slog.Attr {
 }
 
 // logRecorder logs Kubernetes events: warnings, and at Debug those that the log of the agent
-// tells too, as it does of all normal ones and of back-offs.
+// tells too, as it does of all normal ones, of back-offs and of errors of sources.
 type logRecorder struct{ log *slog.Logger }
+
+// isLogged reports whether the agent logs what the warnings of a reason are about.
+func isLogged(reason string) bool {
+	return slices.Contains([]string{"BackOff", podsource.ReasonInvalid, podsource.ReasonUnavailable, podsource.ReasonDuplicate}, reason)
+}
 
 func (r logRecorder) Record(e *corev1.Event) {
 	level := slog.LevelDebug
-	if e.Type == corev1.EventTypeWarning && e.Reason != "BackOff" {
+	if e.Type == corev1.EventTypeWarning && !isLogged(e.Reason) {
 		level = slog.LevelWarn
 	}
 	r.log.LogAttrs(context.Background(), level, "event",
