@@ -46,6 +46,7 @@ type node struct {
 	root   string
 	client *cri.Client
 	pods   *podsource.Memory
+	source podsource.Source // in place of pods; may be nil
 
 	mu       sync.Mutex // guards the fields below
 	statuses map[string]corev1.PodStatus
@@ -76,9 +77,13 @@ func (n *node) start() (stop func()) {
 	n.t.Helper()
 	thresholds, err := eviction.ParseThresholds("memory.available<100Mi", "", "", "")
 	require.NoError(n.t, err)
+	source := n.source
+	if source == nil {
+		source = n.pods
+	}
 	a, err := assemble(config{
 		nodeName: "node", rootDir: n.root, owner: "test", runtime: n.client,
-		sources: []podsource.NamedSource{{Name: "test", Source: podsource.NotStatic(n.pods)}}, // static pods are not evicted
+		sources: []podsource.NamedSource{{Name: "test", Source: podsource.NotStatic(source)}}, // static pods are not evicted
 		sinks:   []status.Sink{n},
 		images:  imagegc.Policy{HighThresholdPercent: 100, MinAge: -1, MaxAge: 10 * time.Minute},
 		evict:   eviction.Config{Usage: n, Thresholds: thresholds},
@@ -212,6 +217,35 @@ func TestAssembly_AdoptsRunningPods(t *testing.T) {
 		require.Greater(t, n.status("crash").ContainerStatuses[0].RestartCount, restarts, "restarts count on")
 		require.Empty(t, n.containers("old", true), "a pod that was deleted meanwhile is terminated")
 	}, newPod("web", nil), newPod("old", nil), newPod("crash", map[string]string{"run-for": "1s", "exit-code": "3"}))
+}
+
+// sourceFunc is a source that delivers one set.
+type sourceFunc func() podsource.Set
+
+func (f sourceFunc) Watch(ctx context.Context, deliver func(podsource.Set)) error {
+	deliver(f())
+	<-ctx.Done()
+	return nil
+}
+
+// SR-7: of two pods with one name the one that ran before a restart stays.
+func TestAssembly_KeepsNamesOverRestart(t *testing.T) {
+	onNode(t, func(t *testing.T, n *node) {
+		first, second := newPod("web", nil), newPod("web", nil)
+		first.UID, second.UID = "first", "second"
+		manifests := []podsource.Manifest{{Pod: second}}
+		n.source = sourceFunc(func() podsource.Set { return podsource.Set{Pods: manifests} })
+		stop := n.start()
+		time.Sleep(time.Minute)
+		web := n.containers("web", true)
+		require.Len(t, web, 1)
+		stop()
+
+		manifests = []podsource.Manifest{{Pod: first}, {Pod: second}}
+		defer n.start()()
+		time.Sleep(time.Minute)
+		require.Equal(t, web, n.containers("web", true))
+	})
 }
 
 func TestAssembly_CollectsDeletedPods(t *testing.T) {

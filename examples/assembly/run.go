@@ -14,7 +14,8 @@ var errExited = errors.New("component exited unexpectedly")
 
 // run runs the assembly until ctx is done, and leaves the pods running. It continues where
 // a previous one on the same root directory ended: restored statuses make restarts count
-// on, and pods that still run in the runtime are adopted when their source delivers them.
+// on, pods that still run in the runtime are adopted when their source delivers them, and
+// of two that have one name the one that ran keeps it.
 //
 // The order of the stages is the order of the stop. Each stage writes to the next ones: no
 // change arrives after the sources, nothing is evicted or collected without the loop's
@@ -27,6 +28,7 @@ func (a *assembly) run(ctx context.Context) error {
 	}
 	a.statuses.Restore(previous...)
 	a.imageGC.Restore(previous...)
+	a.mux.Restore(previous...)
 	return runStages(ctx,
 		stage{"sources": a.mux.Run},
 		stage{"imagegc": a.imageGC.Run, "containergc": a.containerGC.Run, "stats": a.stats.Run, "eviction": a.eviction.Run},
