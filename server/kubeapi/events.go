@@ -32,6 +32,9 @@ func (e *Events) Record(event *corev1.Event) {
 	if kept.UID == "" {
 		kept.UID = derivedUID("event", keyOf(kept))
 	}
+	if o := &kept.InvolvedObject; o.Kind == "Node" && o.UID == "" {
+		o.UID = derivedUID("node", o.Name) // kubectl describe selects by it
+	}
 	if kept.CreationTimestamp.IsZero() {
 		kept.CreationTimestamp = kept.FirstTimestamp
 	}

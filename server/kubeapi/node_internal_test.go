@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // A node whose runtime hangs is shown before the server gives up the request.
@@ -25,5 +27,14 @@ func TestRefreshNode_IsBounded(t *testing.T) {
 		n, ok := a.node.get("", "edge-1").(*corev1.Node)
 		require.True(t, ok)
 		assert.Equal(t, "192.0.2.1", n.Status.Addresses[0].Address)
+
+		events := NewEvents() // kubectl describe selects those of a Node by its UID
+		events.Record(podspec.NewNodeEvent("edge-1", corev1.EventTypeNormal, "Test", "of the node", time.Now()))
+		for _, stored := range events.collection.items {
+			e, ok := stored.raw.(*corev1.Event)
+			require.True(t, ok)
+			assert.Equal(t, n.UID, e.InvolvedObject.UID)
+		}
+		assert.Len(t, events.collection.items, 1)
 	})
 }
