@@ -43,7 +43,7 @@ var allowedImports = map[string][]string{
 	"internal/csitest":           {},
 	"internal/csiname":           {},
 	"internal/fsgroup":           {},
-	"cgroup":                     {"podspec", "runtime"},
+	"cgroup":                     {"internal/safe", "podspec", "runtime"},
 	"node":                       {"cgroup", "internal/safe", "podspec", "runtime"}, // cgroup for the type of its driver
 	"oomwatch":                   {"internal/safe", "podspec", "runtime"},
 	"systemd":                    {},

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -57,8 +58,10 @@ type Config struct {
 	// or none, for example a kubelet's below the same Parent, are not removed, and their
 	// limits are not changed. Owner is called by Ensure, PodUIDs and Remove and must not
 	// block. Default: no marks; a process recognizes only the cgroups that it has created.
-	Owner  func() string
-	Logger *slog.Logger // Default: discard
+	Owner    func() string
+	NodeName string       // of events
+	Recorder Recorder     // of whether Allocatable is enforced. Default: events are dropped
+	Logger   *slog.Logger // Default: discard
 }
 
 // Needs returns what the default of Driver depends on.
@@ -88,6 +91,7 @@ type Manager struct {
 	// older set of pods never overwrites a newer one.
 	tiers      sync.Mutex
 	lastLimits map[string]limits // guarded by tiers: last written, by cgroup
+	recorded   string            // guarded by tiers: the last event
 
 	mu         sync.Mutex                      // guards all below
 	tree       tree                            // nil until writable cgroups are found
@@ -150,6 +154,7 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Recorder = safe.Events(cfg.Logger, cfg.Recorder)
 	var errs []error
 	if !filepath.IsAbs(cfg.Root) {
 		errs = append(errs, fmt.Errorf("Config.Root: %q must be an absolute path", cfg.Root))
@@ -305,7 +310,9 @@ func (m *Manager) setTiers(t tree) error {
 				return fmt.Errorf("set the weight of cgroup %s: %w", group, err)
 			}
 		} else {
-			if err := t.set(group, l); err != nil {
+			err := t.set(group, l)
+			m.recordAllocatable(q, err)
+			if err != nil {
 				return fmt.Errorf("set up cgroup %s: %w", group, err)
 			}
 			m.mark(t, group)
