@@ -29,7 +29,9 @@ func benchPods(b *testing.B) []stats.Pod {
 		for _, h := range []string{"memory", "cpuacct", "pids"} {
 			require.NoError(b, os.MkdirAll(root+"/"+h+group, 0o755))
 		}
-		pods = append(pods, stats.Pod{Pod: pod(types.UID(fmt.Sprint(i))), Cgroup: group})
+		one := pod(types.UID(fmt.Sprint(i)))
+		one.Name = fmt.Sprintf("pod%d", i)
+		pods = append(pods, stats.Pod{Pod: one, Cgroup: group})
 	}
 	b.Cleanup(func() {
 		for _, h := range []string{"memory", "cpuacct", "pids"} {

@@ -46,17 +46,17 @@ func (g *groups) boundOf(group string, now time.Time) (runtime.MemoryUsage, erro
 	if err != nil {
 		return runtime.MemoryUsage{}, err
 	}
-	m.Capacity = g.memoryLimit(group)
+	m.Capacity = g.memoryLimit(g.reader, group)
 	return m, nil
 }
 
 // memoryLimit returns the limit of a cgroup, or zero without one.
-func (g *groups) memoryLimit(group string) uint64 {
+func (g *groups) memoryLimit(r *reader, group string) uint64 {
 	file := "memory.limit_in_bytes"
 	if g.v2 {
 		file = "memory.max"
 	}
-	n, err := g.number(join(g.memory, group, file))
+	n, err := r.number(join(g.memory, group, file))
 	if err != nil || n >= unlimited {
 		return 0
 	}

@@ -10,17 +10,23 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// addDetails measures what eviction does not need: swap, network, and the pressure of pods
-// whether or not tasks on the node wait. The pods are those of u, in the same order.
-func (p *Provider) addDetails(u *runtime.NodeUsage, pods []Pod) {
+// addDetails measures what eviction does not need: swap, page faults of the machine, limits on
+// the memory of pods, network, and the pressure of pods whether or not tasks on the node wait.
+// The pods are those of u, in the same order.
+func (p *Provider) addDetails(u *runtime.NodeUsage, pods []Pod, what scope) {
 	now := time.Now()
 	var swapErr, networkErr error
 	u.Swap, swapErr = p.nodeSwap(now)
-	u.Network, networkErr = p.nodeNetwork(now)
-	if err := errors.Join(swapErr, networkErr); err != nil {
+	vmstatErr := addVMStat(p.procUncached, &u.Memory)
+	var hosts []string // nil: no network is measured
+	if what == everything {
+		u.Network, networkErr = p.nodeNetwork(now)
+		hosts = p.hostNetworks()
+	}
+	if err := errors.Join(swapErr, vmstatErr, networkErr); err != nil {
 		p.cfg.Logger.Debug("node stats incomplete", logattr.Err(err))
 	}
-	g, hosts := p.groups(), p.hostNetworks()
+	g := p.groups()
 	for i := range pods {
 		pod, into := &pods[i], &u.Pods[i]
 		if pod.Cgroup == "" {
@@ -30,9 +36,12 @@ func (p *Provider) addDetails(u *runtime.NodeUsage, pods []Pod) {
 		if swap, err := g.swapOf(pod.Cgroup, g.reader, now); err == nil {
 			into.Swap = swap
 		}
-		g.addPressures(pod.Cgroup, &into.MemoryPressure, &into.IOPressure, &into.CPUPressure, now)
+		if !into.Memory.At.IsZero() && mayHaveMemoryLimit(pod.Pod) {
+			into.Memory.Capacity = g.memoryLimit(g.uncached, pod.Cgroup)
+		}
+		g.addPressures(pod.Cgroup, &into.MemoryPressure, what.io(&into.IOPressure), &into.CPUPressure, now)
 		for j := range into.Containers {
-			g.addContainerDetails(&into.Containers[j], pod.Cgroup, now)
+			g.addContainerDetails(&into.Containers[j], pod.Cgroup, what, now)
 		}
 		into.Network = p.podNetwork(pod, into.Containers, hosts)
 	}
@@ -40,7 +49,7 @@ func (p *Provider) addDetails(u *runtime.NodeUsage, pods []Pod) {
 
 // addContainerDetails measures what a runtime does not report of a container. Its values stay
 // unknown if it has no cgroup of a known name.
-func (g *groups) addContainerDetails(c *runtime.ContainerUsage, pod string, now time.Time) {
+func (g *groups) addContainerDetails(c *runtime.ContainerUsage, pod string, what scope, now time.Time) {
 	needsSwap := c.Swap.At.IsZero()
 	needsPressure := g.v2 && c.MemoryPressure.At.IsZero() && c.IOPressure.At.IsZero() && c.CPUPressure.At.IsZero()
 	if !needsSwap && !needsPressure {
@@ -56,7 +65,7 @@ func (g *groups) addContainerDetails(c *runtime.ContainerUsage, pod string, now 
 			}
 		}
 		if needsPressure {
-			g.addPressures(name, &c.MemoryPressure, &c.IOPressure, &c.CPUPressure, now)
+			g.addPressures(name, &c.MemoryPressure, what.io(&c.IOPressure), &c.CPUPressure, now)
 		}
 		return
 	}

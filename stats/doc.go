@@ -10,7 +10,7 @@
 //   - Each value has the time of its measurement. A zero time means that it is unknown.
 //   - [Provider.NodeUsage] takes microseconds. [Provider.Usage] adds one runtime call and
 //     some kernel files per pod; it counts no files. It measures what eviction needs, and a
-//     [Provider.Summary] the rest.
+//     [Provider.Summary] the rest. [Provider.CPUAndMemoryStats] is cheap, too.
 //   - Files are counted in the background: [Provider.Run] counts those of the tracked pods
 //     one pod at a time, spread over [Config].DiskUsagePeriod. Those of other pods are
 //     counted only after [Provider.RefreshDiskUsage]. A long count is suspended and

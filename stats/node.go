@@ -39,13 +39,28 @@ func machineMemory(proc *reader, now time.Time) (runtime.MemoryUsage, error) {
 	return m, nil
 }
 
+// addVMStat adds the page faults of the machine, if m is its memory: that of a cgroup has its own.
+func addVMStat(proc *reader, m *runtime.MemoryUsage) error {
+	if m.At.IsZero() || m.PageFaults > 0 || m.MajorFaults > 0 {
+		return nil
+	}
+	return proc.table("vmstat", func(key []byte, n uint64) {
+		switch string(key) {
+		case "pgfault":
+			m.PageFaults = n
+		case "pgmajfault":
+			m.MajorFaults = n
+		}
+	})
+}
+
 // nodeMemory returns the memory usage of the machine or, if one of the node's cgroup and those
 // above it has a lower limit than the machine has memory, of the one with the lowest.
 func (p *Provider) nodeMemory(g *groups, now time.Time) (runtime.MemoryUsage, error) {
 	machine, err := machineMemory(p.proc, now)
 	group, capacity := "", machine.Capacity
 	for at := range p.nodeGroups() {
-		if limit := g.memoryLimit(at); limit > 0 && (capacity == 0 || limit < capacity) {
+		if limit := g.memoryLimit(g.reader, at); limit > 0 && (capacity == 0 || limit < capacity) {
 			group, capacity = at, limit
 		}
 	}

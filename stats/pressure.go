@@ -50,12 +50,15 @@ func (p *Provider) podPressures(node *runtime.NodeUsage, u *runtime.PodUsage, gr
 }
 
 // addPressures reads how long the tasks of a cgroup have waited, whether or not tasks on the
-// node wait.
+// node wait. That of a nil is not read.
 func (g *groups) addPressures(group string, memory, io, cpu *runtime.PSIStats, now time.Time) {
 	if !g.v2 {
 		return
 	}
 	for name, into := range map[string]*runtime.PSIStats{"memory": memory, "io": io, "cpu": cpu} {
+		if into == nil {
+			continue
+		}
 		if own, err := g.uncached.pressure(join(group, name+".pressure"), now); err == nil {
 			*into = own
 		}

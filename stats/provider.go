@@ -97,6 +97,8 @@ type Provider struct {
 	proc         *reader
 	procUncached *reader // of the files of processes
 	groups       func() *groups
+	agentCgroup  func() string // see findAgentCgroup
+	created      time.Time
 
 	counting chan struct{} // the one slot is taken by the goroutine that counts files
 	countCh  chan struct{} // one slot: wakes up Run, which has more pods to count
@@ -105,7 +107,7 @@ type Provider struct {
 	disks     map[types.UID]podDisk       // results of complete counts
 	partial   map[types.UID]podDisk       // results so far of the suspended counts
 	counts    map[types.UID]*podCount     // the suspended counts; used only with the slot of counting
-	rates     map[string]runtime.CPUUsage // by cgroup: the sample from which the next rate is computed
+	rates     map[string]runtime.CPUUsage // by cgroup or container ID: the sample from which the next rate is computed
 	imageDirs imageDirs
 	imageUse  imageUse
 	asked     time.Time // time of the last RefreshDiskUsage
@@ -143,13 +145,15 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Provider{
-		cfg: cfg, proc: newReader(cfg.Proc), procUncached: newUncachedReader(cfg.Proc),
+	p := &Provider{
+		cfg: cfg, proc: newReader(cfg.Proc), procUncached: newUncachedReader(cfg.Proc), created: time.Now(),
 		counting: make(chan struct{}, 1), countCh: make(chan struct{}, 1),
 		groups: sync.OnceValue(func() *groups { return openGroups(cfg.Cgroups) }),
 		disks:  make(map[types.UID]podDisk), partial: make(map[types.UID]podDisk), counts: make(map[types.UID]*podCount),
 		rates: make(map[string]runtime.CPUUsage), networkPIDs: make(map[string]string),
-	}, nil
+	}
+	p.agentCgroup = sync.OnceValue(p.findAgentCgroup)
+	return p, nil
 }
 
 // Usage measures the node and its pods. It blocks for a runtime call of at most 5s. It
@@ -171,7 +175,7 @@ func (p *Provider) usage(ctx context.Context, pods []Pod, since time.Time) (u ru
 	for i := range pods {
 		u.Pods = append(u.Pods, p.pod(&u, &pods[i], containers[pods[i].Pod.UID], since))
 	}
-	p.forget(pods)
+	p.forget(pods, containers)
 	return u, runtimeErr, p.sum(&u, errs)
 }
 
@@ -199,11 +203,9 @@ func (p *Provider) sum(u *runtime.NodeUsage, errs []error) error {
 // node measures the node itself.
 func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
 	now, g := time.Now(), p.groups()
-	var errs []error
+	errs := p.nodeCPUAndMemory(u, now)
 	note := func(err error) { errs = append(errs, err) }
 	var err error
-	u.Memory, err = p.nodeMemory(g, now)
-	note(err)
 	if p.cfg.NodeCgroup != "" {
 		u.Pids, err = g.boundPidsOf(p.cfg.NodeCgroup, now)
 		note(err)
@@ -212,16 +214,22 @@ func (p *Provider) node(ctx context.Context, u *runtime.NodeUsage) []error {
 		u.Pids, err = machinePids(p.proc, now)
 		note(err)
 	}
-	if all := p.allPods(); all != "" {
-		u.PodsMemory, err = g.boundOf(all, now)
-		note(err)
-	}
-	u.CPU, err = g.cpuOf(p.cfg.NodeCgroup, now)
-	note(err)
-	u.CPU = p.rate(p.cfg.NodeCgroup, u.CPU)
-	p.pressures(u, now)
 	note(p.fileSystems(ctx, u))
 	return errs
+}
+
+// nodeCPUAndMemory measures the CPU time, the memory and the pressure of the node.
+func (p *Provider) nodeCPUAndMemory(u *runtime.NodeUsage, now time.Time) []error {
+	g := p.groups()
+	var memoryErr, podsErr, cpuErr error
+	u.Memory, memoryErr = p.nodeMemory(g, now)
+	if all := p.allPods(); all != "" {
+		u.PodsMemory, podsErr = g.boundOf(all, now)
+	}
+	u.CPU, cpuErr = g.cpuOf(p.cfg.NodeCgroup, now)
+	u.CPU = p.rate(p.cfg.NodeCgroup, u.CPU)
+	p.pressures(u, now)
+	return []error{memoryErr, podsErr, cpuErr}
 }
 
 // allPods returns the cgroup of all pods, or "" if it is unknown.
@@ -262,17 +270,10 @@ func (p *Provider) containers(ctx context.Context) (map[types.UID][]runtime.Cont
 
 // pod combines the usage of one pod from its cgroup, its containers and its files.
 func (p *Provider) pod(node *runtime.NodeUsage, pod *Pod, containers []runtime.ContainerUsage, since time.Time) runtime.PodUsage {
-	u := runtime.PodUsage{UID: pod.Pod.UID, Namespace: pod.Pod.Namespace, Name: pod.Pod.Name}
+	now := time.Now()
+	u := p.podCPUAndMemory(pod, now)
 	if pod.Cgroup != "" {
-		g, now := p.groups(), time.Now()
-		// The values of a missing cgroup stay unknown.
-		if m, err := g.memoryOf(pod.Cgroup, now); err == nil {
-			u.Memory = m
-		}
-		if c, err := g.cpuOf(pod.Cgroup, now); err == nil {
-			u.CPU = p.rate(pod.Cgroup, c)
-		}
-		if n, err := g.pidsOf(pod.Cgroup, now); err == nil {
+		if n, err := p.groups().pidsOf(pod.Cgroup, now); err == nil {
 			u.Pids = n
 		}
 		p.podPressures(node, &u, pod.Cgroup, now)
@@ -297,7 +298,7 @@ func (p *Provider) pod(node *runtime.NodeUsage, pod *Pod, containers []runtime.C
 			c.Logs = logs
 		}
 		logged[c.Name] = true
-		u.Containers = append(u.Containers, c)
+		u.Containers = append(u.Containers, p.container(pod.Pod, c))
 	}
 	for _, name := range slices.Sorted(maps.Keys(disk.logs)) {
 		if logs := disk.logs[name]; !logged[name] {
@@ -307,7 +308,24 @@ func (p *Provider) pod(node *runtime.NodeUsage, pod *Pod, containers []runtime.C
 	return u
 }
 
-// rate adds the CPU time used per second since the previous sample of the cgroup.
+// podCPUAndMemory returns the CPU time and the memory of the cgroup of a pod. The values of a
+// missing cgroup stay unknown.
+func (p *Provider) podCPUAndMemory(pod *Pod, now time.Time) runtime.PodUsage {
+	u := runtime.PodUsage{UID: pod.Pod.UID, Namespace: pod.Pod.Namespace, Name: pod.Pod.Name}
+	if pod.Cgroup == "" {
+		return u
+	}
+	g := p.groups()
+	if m, err := g.memoryOf(pod.Cgroup, now); err == nil {
+		u.Memory = m
+	}
+	if c, err := g.cpuOf(pod.Cgroup, now); err == nil {
+		u.CPU = p.rate(pod.Cgroup, c)
+	}
+	return u
+}
+
+// rate adds the CPU time used per second since the previous sample of the cgroup or container.
 func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 	if now.At.IsZero() {
 		return now
@@ -331,12 +349,18 @@ func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 // minRate is the minimum time between two samples from which a rate is computed.
 const minRate = time.Second
 
-// forget drops the state of all other pods than these.
-func (p *Provider) forget(pods []Pod) {
+// forget drops the state of all other pods and containers than these.
+func (p *Provider) forget(pods []Pod, containers map[types.UID][]runtime.ContainerUsage) {
 	keep := make(map[types.UID]bool, len(pods))
-	groups := map[string]bool{p.cfg.NodeCgroup: true}
+	groups := map[string]bool{p.cfg.NodeCgroup: true, p.agentCgroup(): true, p.allPods(): true}
 	for i := range pods {
-		keep[pods[i].Pod.UID], groups[pods[i].Cgroup] = true, true
+		uid := pods[i].Pod.UID
+		keep[uid], groups[pods[i].Cgroup] = true, true
+		for j := range containers[uid] {
+			if c := &containers[uid][j]; needsRate(c) {
+				groups[c.ID] = true
+			}
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

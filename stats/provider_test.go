@@ -258,7 +258,7 @@ func TestSummary_HasTheNamesOfTheKubelet(t *testing.T) {
 		ImageFS: runtime.FSUsage{At: at, CapacityBytes: 60}, MemoryPressure: runtime.PSIStats{At: at, Some: runtime.PSIData{Avg10: 1.5, Total: 7}},
 		Pods: []runtime.PodUsage{{
 			UID: "a", Namespace: "ns", Name: "p", Memory: runtime.MemoryUsage{At: at, WorkingSet: 2}, Pids: runtime.PidUsage{At: at, Used: 2},
-			Containers:       []runtime.ContainerUsage{{Name: "c", Rootfs: disk(10), Logs: disk(5)}},
+			Containers:       []runtime.ContainerUsage{{Name: "c", Running: true, Rootfs: disk(10), Logs: disk(5)}},
 			Volumes:          map[string]runtime.VolumeUsage{"v": {DiskUsage: disk(100)}, "m": {DiskUsage: disk(1000), Uncounted: true}},
 			ExitedContainers: disk(1), Files: disk(2), CPU: runtime.CPUUsage{At: at, UsageCoreNanoSeconds: 9},
 		}},

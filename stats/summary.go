@@ -21,8 +21,8 @@ const (
 	summaryWait = 2 * time.Second
 )
 
-// Summary measures the node and its pods, with swap, network and pressure, which
-// [Provider.Usage] leaves out. It blocks for a few seconds at most. The disk usage of logs and
+// Summary measures the node and its pods, with swap, network, pressure and system containers,
+// which [Provider.Usage] leaves out. It blocks for a few seconds at most. The disk usage of logs and
 // volumes is about a minute old at most, and left out until a long count has ended. Run must
 // have been called. Start times of pods and containers come from the statuses in pods.
 func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.Pod) (Summary, error) {
@@ -34,9 +34,7 @@ func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.
 	if err != nil {
 		return Summary{}, err
 	}
-	p.addDetails(&u, measured)
-	s := Summarize(nodeName, p.BootTime(), &u, pods)
-	s.Incomplete = incomplete
+	s := p.summarize(nodeName, &u, incomplete, measured, pods, everything)
 	if incomplete == nil { // a runtime that hangs is not asked a second time
 		p.addImageUsage(ctx, &s)
 	}
@@ -85,7 +83,9 @@ func claimsOf(pod *corev1.Pod) map[string]*PVCReference {
 // those of pods and containers come from the statuses in pods. CPU, memory and swap of a pod that
 // are not known are the sums of its containers. Volumes that are Uncounted have only
 // what is used of them, because u does not have their file systems, and the file systems of the
-// runtime have all but what it uses of them. It is pure. The result shares values with u.
+// runtime have all but what it uses of them. Exited containers are left out; what their files use
+// counts as ephemeral storage of the pod. Of pods with one name, those with running containers
+// are there, or the one that was started last. It is pure. The result shares values with u.
 func Summarize(nodeName string, bootTime time.Time, u *runtime.NodeUsage, pods []*corev1.Pod) Summary {
 	s := Summary{
 		Node: NodeStats{
@@ -109,7 +109,41 @@ func Summarize(nodeName string, bootTime time.Time, u *runtime.NodeUsage, pods [
 	for i := range u.Pods {
 		s.Pods = append(s.Pods, podStats(u, &u.Pods[i], byUID[u.Pods[i].UID]))
 	}
+	s.Pods = withoutReplaced(s.Pods)
 	return s
+}
+
+// withoutReplaced removes pods without running containers if there is a newer one with the same
+// name, or one that has some.
+func withoutReplaced(pods []PodStats) []PodStats {
+	type name struct{ namespace, name string }
+	best := make(map[name]int, len(pods))
+	for i := range pods {
+		p := &pods[i]
+		key := name{p.PodRef.Namespace, p.PodRef.Name}
+		if at, ok := best[key]; !ok || replaces(p, &pods[at]) {
+			best[key] = i
+		}
+	}
+	if len(best) == len(pods) {
+		return pods
+	}
+	kept := pods[:0]
+	for i := range pods {
+		p := &pods[i]
+		if len(p.Containers) > 0 || best[name{p.PodRef.Namespace, p.PodRef.Name}] == i {
+			kept = append(kept, *p)
+		}
+	}
+	return kept
+}
+
+// replaces reports whether a pod is to be reported rather than another one with its name.
+func replaces(p, other *PodStats) bool {
+	if runs := len(p.Containers) > 0; runs != (len(other.Containers) > 0) {
+		return runs
+	}
+	return !p.StartTime.Before(&other.StartTime)
 }
 
 func podStats(node *runtime.NodeUsage, measured *runtime.PodUsage, pod *corev1.Pod) PodStats {
@@ -142,8 +176,12 @@ func podStats(node *runtime.NodeUsage, measured *runtime.PodUsage, pod *corev1.P
 		c := &u.Containers[i]
 		add(c.Rootfs)
 		add(c.Logs)
+		start := startOf(pod, c.Name)
+		if !c.Running && start.IsZero() {
+			continue
+		}
 		s.Containers = append(s.Containers, ContainerStats{
-			Name: c.Name, StartTime: startOf(pod, c.Name),
+			Name: c.Name, StartTime: start,
 			CPU: cpuStats(c.CPU, c.CPUPressure), Memory: memoryStats(c.Memory, c.MemoryPressure), IO: ioStats(c.IOPressure),
 			Rootfs: diskStats(c.Rootfs, node.ContainerFS), Logs: diskStats(c.Logs, node.NodeFS), Swap: swapStats(&c.Swap),
 		})

@@ -30,6 +30,9 @@ type (
 		Runtime   *RuntimeStats `json:"runtime,omitempty"`
 		Rlimit    *RlimitStats  `json:"rlimit,omitempty"`
 		Swap      *SwapStats    `json:"swap,omitempty"`
+		// SystemContainers are the cgroups of the agent and of all pods: SystemContainerKubelet
+		// and SystemContainerPods. They have no file systems.
+		SystemContainers []ContainerStats `json:"systemContainers,omitempty"`
 	}
 	// RuntimeStats is the usage of the file systems of the container runtime. UsedBytes and
 	// InodesUsed are those of its images and layers, not of the file systems.
@@ -63,7 +66,7 @@ type (
 		Namespace string `json:"namespace"`
 		UID       string `json:"uid"`
 	}
-	// ContainerStats is the usage of one container.
+	// ContainerStats is the usage of one container that runs.
 	ContainerStats struct {
 		Name      string       `json:"name"`
 		StartTime metav1.Time  `json:"startTime"`

@@ -1,0 +1,45 @@
+package stats
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// container completes what the runtime reports of a running container.
+func (p *Provider) container(pod *corev1.Pod, c runtime.ContainerUsage) runtime.ContainerUsage {
+	if needsRate(&c) {
+		c.CPU = p.rate(c.ID, c.CPU)
+	}
+	// containerd reports 0 bytes as available in a container without a limit.
+	if c.Memory.Capacity == c.Memory.WorkingSet && !hasMemoryLimit(pod, c.Name) {
+		c.Memory.Capacity = 0
+	}
+	return c
+}
+
+// needsRate reports whether the runtime leaves the rate of a container to its callers.
+func needsRate(c *runtime.ContainerUsage) bool {
+	return c.ID != "" && !c.CPU.HasRate && !c.CPU.At.IsZero()
+}
+
+// hasMemoryLimit reports whether a container has a limit in the spec of its pod.
+func hasMemoryLimit(pod *corev1.Pod, name string) bool {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return !list[i].Resources.Limits.Memory().IsZero()
+			}
+		}
+	}
+	return false
+}
+
+// mayHaveMemoryLimit reports whether the cgroup of a pod can have a limit: that of the pod, or
+// the sum of those of all its containers.
+func mayHaveMemoryLimit(pod *corev1.Pod) bool {
+	if r := pod.Spec.Resources; r != nil && !r.Limits.Memory().IsZero() {
+		return true
+	}
+	return len(pod.Spec.Containers) > 0 && !pod.Spec.Containers[0].Resources.Limits.Memory().IsZero()
+}

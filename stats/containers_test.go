@@ -1,0 +1,166 @@
+package stats
+
+import (
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// Containers that run are listed, and those that the runtime does not report but the status has as running. What
+// exited ones use counts for the pod.
+func TestSummarize_ExitedContainers(t *testing.T) {
+	now := time.Now()
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now)}}
+	exited := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}, Status: corev1.PodStatus{
+		InitContainerStatuses: []corev1.ContainerStatus{{Name: "init", State: exited}},
+		ContainerStatuses:     []corev1.ContainerStatus{{Name: "unreported", State: running}, {Name: "crashed", State: exited}, {Name: "late", State: exited}},
+	}}
+	logs := runtime.DiskUsage{At: now, Bytes: 10}
+	u := &runtime.NodeUsage{Pods: []runtime.PodUsage{{
+		UID: "a", ExitedContainers: runtime.DiskUsage{At: now, Bytes: 1},
+		Containers: []runtime.ContainerUsage{
+			{Name: "late", Running: true, Logs: logs}, {Name: "init", Logs: logs}, {Name: "unreported", Logs: logs}, {Name: "crashed", Logs: logs},
+		},
+	}}}
+	names := func(pods ...*corev1.Pod) (names []string) {
+		s := Summarize("n", now, u, pods).Pods[0]
+		assert.Equal(t, uint64(41), *s.EphemeralStorage.UsedBytes)
+		for _, c := range s.Containers {
+			names = append(names, c.Name)
+		}
+		return names
+	}
+	assert.Equal(t, []string{"late", "unreported"}, names(pod))
+	assert.Equal(t, []string{"late"}, names(), "of a pod whose status is not known")
+}
+
+// Of pods with one name those that run are reported, or else the newest one.
+func TestSummarize_PodsOfOneName(t *testing.T) {
+	type one struct {
+		uid     types.UID
+		started int64
+		runs    bool
+	}
+	for name, tc := range map[string]struct {
+		pods []one
+		want []string
+	}{
+		"one that runs":         {[]one{{"old", 1, true}, {"new", 2, false}}, []string{"old"}},
+		"the new one runs":      {[]one{{"new", 2, true}, {"old", 1, false}}, []string{"new"}},
+		"both run":              {[]one{{"old", 1, true}, {"new", 2, true}}, []string{"old", "new"}},
+		"two of three run":      {[]one{{"a", 3, false}, {"b", 1, true}, {"c", 2, true}}, []string{"b", "c"}},
+		"none runs":             {[]one{{"new", 2, false}, {"old", 1, false}}, []string{"new"}},
+		"none is known to have": {[]one{{"first", 0, false}, {"last", 0, false}}, []string{"last"}},
+	} {
+		u := &runtime.NodeUsage{Pods: []runtime.PodUsage{{UID: "x", Namespace: "other", Name: "p"}, {UID: "y", Namespace: "ns", Name: "q"}}}
+		var pods []*corev1.Pod
+		for _, p := range tc.pods {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: p.uid}}
+			if p.started > 0 {
+				pod.Status.StartTime = &metav1.Time{Time: time.Unix(p.started, 0)}
+			}
+			usage := runtime.PodUsage{UID: p.uid, Namespace: "ns", Name: "p"}
+			if p.runs {
+				usage.Containers = []runtime.ContainerUsage{{Name: "c", Running: true}}
+			}
+			pods, u.Pods = append(pods, pod), append(u.Pods, usage)
+		}
+		var got []string
+		for _, p := range Summarize("n", time.Time{}, u, pods).Pods {
+			got = append(got, p.PodRef.UID)
+		}
+		assert.Equal(t, append([]string{"x", "y"}, tc.want...), got, name)
+	}
+}
+
+// A runtime that reports no rates, as it need not, has those since the previous measurement.
+func TestProvider_ContainerRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		used, own := uint64(5e9), false
+		containers := containerStats{{}, {PodUID: "a", Name: "without an ID", Running: true, CPU: runtime.CPUUsage{At: time.Now()}}}
+		p, err := New(Config{
+			Proc: testProc(), Cgroups: fstest.MapFS{"cgroup.controllers": {}}, ContainerStats: containers,
+			Pods: func() []Pod { return []Pod{{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}}}} },
+		})
+		require.NoError(t, err)
+		rate := func() *uint64 {
+			containers[0] = runtime.ContainerUsage{PodUID: "a", ID: "1", Name: "c", Running: true, CPU: runtime.CPUUsage{At: time.Now(), UsageCoreNanoSeconds: used, UsageNanoCores: 9, HasRate: own}}
+			s, err := p.Summary(t.Context(), "n", nil)
+			require.NoError(t, err)
+			assert.Nil(t, s.Pods[0].Containers[1].CPU.UsageNanoCores)
+			return s.Pods[0].Containers[0].CPU.UsageNanoCores
+		}
+		assert.Nil(t, rate())
+		time.Sleep(2 * time.Second)
+		used += 1e9
+		assert.Equal(t, uint64(5e8), *rate())
+		time.Sleep(2 * time.Second)
+		used = 1e9 // restarted
+		assert.Nil(t, rate())
+		own = true
+		assert.Equal(t, uint64(9), *rate(), "that of the runtime")
+		assert.NotContains(t, p.rates, "1", "it is not needed any more")
+	})
+}
+
+// The memory that is available is below a limit: containerd reports 0 without one.
+func TestProvider_AvailableMemory(t *testing.T) {
+	limited := func(name string) corev1.Container {
+		return corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("10")}}}
+	}
+	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
+	now := time.Now()
+	container := func(name string, capacity uint64) runtime.ContainerUsage {
+		return runtime.ContainerUsage{PodUID: "a", Name: name, Running: true, Memory: runtime.MemoryUsage{At: now, WorkingSet: 10, Capacity: capacity}}
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}, Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "no limit"}, limited("at its limit"), {Name: "limit of the runtime"}}, InitContainers: []corev1.Container{limited("sidecar")},
+	}}
+	group := ""
+	p, err := New(Config{
+		Proc: testProc(), Pods: func() []Pod { return []Pod{{Pod: pod, Cgroup: group}} },
+		Cgroups: fstest.MapFS{"cgroup.controllers": {}, "p/memory.current": file("40"), "p/memory.stat": file("anon 1\n"), "p/memory.max": file("100")},
+		ContainerStats: containerStats{
+			container("no limit", 10), container("at its limit", 10), container("limit of the runtime", 15), container("sidecar", 10), container("debug", 10),
+		},
+	})
+	require.NoError(t, err)
+	available := func() (pod int, containers map[string]int) {
+		s, err := p.Summary(t.Context(), "n", nil)
+		require.NoError(t, err)
+		of := func(m *MemoryStats) int {
+			if m.AvailableBytes == nil {
+				return -1
+			}
+			return int(*m.AvailableBytes)
+		}
+		containers = map[string]int{}
+		for _, c := range s.Pods[0].Containers {
+			containers[c.Name] = of(c.Memory)
+		}
+		return of(s.Pods[0].Memory), containers
+	}
+	ofPod, ofContainers := available()
+	assert.Equal(t, map[string]int{"no limit": -1, "at its limit": 0, "limit of the runtime": 5, "sidecar": 0, "debug": -1}, ofContainers)
+	assert.Equal(t, -1, ofPod, "a sum of containers without a limit has none")
+	group = "/p"
+	ofPod, _ = available()
+	assert.Equal(t, -1, ofPod, "not all containers have a limit")
+	pod.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100")}}
+	ofPod, _ = available()
+	assert.Equal(t, 60, ofPod)
+	pod.Spec.Resources, pod.Spec.Containers = nil, pod.Spec.Containers[1:2]
+	ofPod, _ = available()
+	assert.Equal(t, 60, ofPod)
+}
