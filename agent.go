@@ -40,8 +40,7 @@ var (
 	ErrAlreadyRun = errors.New("an agent runs once")
 	// ErrRootInUse: another agent has the root directory. The error names its process.
 	ErrRootInUse = dirlock.ErrInUse
-	// ErrOwnerID: the root directory has pods, or had, but the id of their owner cannot be read from it. The error says what to
-	// do.
+	// ErrOwnerID: the root directory has or had pods, but the id of their owner cannot be read. The error says what to do.
 	ErrOwnerID = owner.ErrNoID
 	// ErrComponentExited: a component returned before it was asked to.
 	ErrComponentExited = run.ErrExited
@@ -146,16 +145,14 @@ func (a *Agent) Healthy() error {
 // SourceErrors returns the current errors of manifests and sources.
 func (a *Agent) SourceErrors() []podsource.SourceError { return a.c.Sources.Errors() }
 
-// InspectionErrors returns the pods that the runtime fails to inspect. They do not make the agent unhealthy, and other pods run
-// on.
+// InspectionErrors returns the pods that the runtime fails to inspect. They leave the agent healthy, and other pods run on.
 func (a *Agent) InspectionErrors() []pleg.InspectionError { return a.c.PLEG.InspectionErrors() }
 
 // Watch yields the pods that there are and then their changes, until ctx is done. A slow caller gets the newest states, and how
 // many it has missed. See podwatch.Hub.Watch.
 func (a *Agent) Watch(ctx context.Context) iter.Seq[podwatch.Event] { return a.c.watchers.Watch(ctx) }
 
-// PodProblems returns the desired pods that do not run because the node has rejected or evicted them. They leave the agent
-// healthy: it does what it should.
+// PodProblems returns the desired pods that the node has rejected or evicted. They leave the agent healthy.
 func (a *Agent) PodProblems() []syncloop.PodProblem { return a.c.PodManager.Problems() }
 
 // Problems returns all that is wrong with what the node should run: SourceErrors, PodProblems and InspectionErrors.
@@ -169,8 +166,7 @@ func (a *Agent) NodeStatus(ctx context.Context) (corev1.NodeStatus, error) {
 	return a.c.NodeStatus.At(ctx, time.Now())
 }
 
-// Conditions returns the node's conditions: MemoryPressure, DiskPressure and PIDPressure, those of
-// node.Config.ConditionReporters, and Ready.
+// Conditions returns the node's conditions: those of pressure, those of node.Config.ConditionReporters, and Ready.
 func (a *Agent) Conditions() []corev1.NodeCondition { return a.c.NodeStatus.Conditions() }
 
 // Stats measures the node and its pods now. The usage of logs and volumes is about a minute old at most, and left out if it
@@ -182,8 +178,12 @@ func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) {
 	return a.c.Stats.Summary(ctx, a.c.NodeName, a.Pods())
 }
 
-// ExplainImages returns what image garbage collection would do with each image now, and why, as imagegc.Collector.Explain.
-// Without it, it returns nil.
+// CPUAndMemoryStats is Stats of CPU time, memory and swap only. It is cheap: no disks are measured, and no files counted.
+func (a *Agent) CPUAndMemoryStats(ctx context.Context) (stats.Summary, error) {
+	return a.c.Stats.CPUAndMemoryStats(ctx, a.c.NodeName, a.Pods())
+}
+
+// ExplainImages returns what image garbage collection would do with each image now, and why: see imagegc.Collector.Explain.
 func (a *Agent) ExplainImages(ctx context.Context, all bool) ([]imagegc.Decision, error) {
 	if a.c.ImageGC == nil {
 		return nil, nil
@@ -191,8 +191,7 @@ func (a *Agent) ExplainImages(ctx context.Context, all bool) ([]imagegc.Decision
 	return a.c.ImageGC.Explain(ctx, all)
 }
 
-// ExplainContainers returns what container garbage collection would remove now, as containergc.Collector.Explain. Without it,
-// it returns nil.
+// ExplainContainers returns what container garbage collection would remove now: see containergc.Collector.Explain.
 func (a *Agent) ExplainContainers(ctx context.Context) ([]containergc.Removal, error) {
 	if a.c.ContainerGC == nil {
 		return nil, nil

@@ -188,6 +188,7 @@ type (
 		eviction.NodeUsageProvider // found by assertion: a decorator must not lose it
 		eviction.DiskUsageRefresher
 		Summary(ctx context.Context, nodeName string, pods []*corev1.Pod) (stats.Summary, error)
+		CPUAndMemoryStats(ctx context.Context, nodeName string, pods []*corev1.Pod) (stats.Summary, error)
 		Run(ctx context.Context) error
 	}
 	// Eviction evicts pods under pressure, and rejects new ones. *eviction.Manager is one.

@@ -246,6 +246,10 @@ func (noStats) Summary(_ context.Context, nodeName string, _ []*corev1.Pod) (sta
 	return stats.Summary{Node: stats.NodeStats{NodeName: nodeName}}, nil
 }
 
+func (n noStats) CPUAndMemoryStats(ctx context.Context, nodeName string, pods []*corev1.Pod) (stats.Summary, error) {
+	return n.Summary(ctx, nodeName, pods)
+}
+
 func Example_statsOwn() {
 	runPod(agent.WithStats(func(*agent.Components) (agent.Stats, error) { return noStats{}, nil }))
 	// Output:
