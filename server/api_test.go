@@ -49,7 +49,7 @@ func TestServer_Pages(t *testing.T) {
 	assert.Contains(t, body, "\n/metrics\n")
 	assert.NotContains(t, body, "/logs/", "disabled")
 	assert.Contains(t, body, "Go version: go1")
-	for query, want := range map[string]string{"": "false", "?only_cpu_and_memory=true": "true", "?only_cpu_and_memory=1": "true", "?only_cpu_and_memory=false": "false"} {
+	for query, want := range map[string]string{"": "false", "?only_cpu_and_memory=true": "true", "?only_cpu_and_memory=1": "false", "?only_cpu_and_memory=true&only_cpu_and_memory=true": "false", "?only_cpu_and_memory=false": "false"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			kind, body = get(method, "/stats/summary"+query)
 			assert.Equal(t, "application/json", kind)
@@ -66,7 +66,7 @@ func TestServer_Pages(t *testing.T) {
 	for path, want := range map[string]int{
 		"/run/default/web/app?cmd=false": 500, "/run/default/web/other?cmd=a": 404, "/run/default/other/app?cmd=a": 404,
 		"/checkpoint/default/web/other": 404, "/checkpoint/default/web/app?timeout=x": 400, "/checkpoint/default/web/app?timeout=-1": 400,
-		"/checkpoint/default/web/app?timeout=3600": 501, "/checkpoint/default/web/app?timeout=0": 200,
+		"/stats/summary?only_cpu_and_memory=%zz": 400, "/checkpoint/default/web/app?timeout=3600": 501, "/checkpoint/default/web/app?timeout=0": 200,
 	} {
 		status, _, body := n.do(t, c, http.MethodPost, path, "good")
 		assert.Equal(t, want, status, path)

@@ -118,8 +118,11 @@ func (s *Server) logWriteError(r *http.Request, err error) {
 
 // summary responds with the usage of the node and its pods.
 func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
-	only := r.FormValue("only_cpu_and_memory") // also in the body of a POST
-	v, err := s.cfg.Summary(r.Context(), only == "true" || only == "1")
+	if err := r.ParseForm(); err != nil { // also in the body of a POST
+		s.fail(w, r, err, http.StatusBadRequest)
+		return
+	}
+	v, err := s.cfg.Summary(r.Context(), slices.Equal(r.Form["only_cpu_and_memory"], []string{"true"}))
 	if err != nil {
 		s.fail(w, r, err, http.StatusInternalServerError)
 		return

@@ -74,7 +74,8 @@ type Config struct {
 	Streams      Streamer                                     // of /exec/, /attach/, /portForward/
 	Commands     CommandRunner                                // of /run/
 	Checkpointer Checkpointer                                 // of /checkpoint/
-	// Summary returns the JSON of /stats/summary, such as a stats.Summary.
+	// Summary returns the JSON of /stats/summary, such as a stats.Summary: that of Agent.Stats or, with
+	// onlyCPUAndMemory, of Agent.CPUAndMemoryStats.
 	Summary func(ctx context.Context, onlyCPUAndMemory bool) (any, error)
 	// Configz returns the configuration, as JSON, of /configz: tools read the fields of a
 	// KubeletConfiguration of kubelet.config.k8s.io/v1beta1. It must contain no secret.

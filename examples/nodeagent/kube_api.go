@@ -103,7 +103,7 @@ func (k *kubeAPI) Run(ctx context.Context) error {
 	a := k.agent
 	cfg := kubeapi.Config{
 		NodeName: k.flags.nodeName, Pods: a.Pods, Watch: a.Watch, Operator: a.Operator,
-		Node: k.node, Stats: a.Stats, Events: k.events, Store: k.store, Logger: k.log,
+		Node: k.node, Stats: a.CPUAndMemoryStats, Events: k.events, Store: k.store, Logger: k.log,
 		Objects: a.Components().Sources.Objects,
 	}
 	api, err := kubeapi.New(cfg)

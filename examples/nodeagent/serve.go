@@ -27,7 +27,12 @@ func newServers(f *flags, c *cluster, a *agent.Agent, m *metrics, socket *socket
 		NodeName: f.nodeName, Pods: a.Pods, Problems: problems(a), Logger: log, Handlers: handlers,
 		Checks: []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}}, Warnings: conditionMessages(a),
 		Logs: a, Streams: a, Commands: a, Checkpointer: a, RunningPods: a.RunningPods,
-		Summary: func(ctx context.Context, _ bool) (any, error) { return a.Stats(ctx) },
+		Summary: func(ctx context.Context, onlyCPUAndMemory bool) (any, error) {
+			if onlyCPUAndMemory {
+				return a.CPUAndMemoryStats(ctx)
+			}
+			return a.Stats(ctx)
+		},
 	}
 	base.Configz = func() any { return f.kubeletConfiguration() }
 	f.debug.configure(&base)

@@ -98,7 +98,7 @@ func serveNode(t *testing.T, dir string, conn grpc.ClientConnInterface, cfg node
 	)
 	require.NoError(t, err)
 	api, err := kubeapi.New(kubeapi.Config{
-		NodeName: nodeName, Pods: a.Pods, Watch: a.Watch, Operator: a.Operator, Events: events, Store: store, Stats: a.Stats, Objects: a.Components().Sources.Objects,
+		NodeName: nodeName, Pods: a.Pods, Watch: a.Watch, Operator: a.Operator, Events: events, Store: store, Stats: a.CPUAndMemoryStats, Objects: a.Components().Sources.Objects,
 		Node: func(ctx context.Context) (*corev1.Node, error) {
 			status, err := a.NodeStatus(ctx)
 			return &corev1.Node{Status: status}, err

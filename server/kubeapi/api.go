@@ -44,7 +44,7 @@ type Config struct {
 	Node func(ctx context.Context) (*corev1.Node, error)
 	// Objects returns the ConfigMaps of the node. Others are left out
 	Objects func() []podspec.Object
-	// Stats returns the usage of the node and its pods, for kubectl top. Agent.Stats is one
+	// Stats returns the usage of the node and its pods, for kubectl top. Agent.CPUAndMemoryStats is one
 	Stats func(ctx context.Context) (stats.Summary, error)
 	// Events are those that were recorded
 	Events *Events
