@@ -14,7 +14,8 @@ import (
 // Usage queries what a node and its pods use. The functions are called on each scrape,
 // from any goroutine.
 type Usage struct {
-	// Summary measures: Agent.Stats with a context of its own. Required
+	// Summary measures: Agent.Stats with a context of its own or, for RegisterResources,
+	// Agent.CPUAndMemoryStats, which is cheaper. Required
 	Summary func() (stats.Summary, error)
 	// Pods returns the pods with their statuses, for the images and ids of containers.
 	// Required by RegisterContainers

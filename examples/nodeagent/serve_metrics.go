@@ -51,17 +51,22 @@ func (m *metrics) hooks() agent.Hooks {
 // scrapeTimeout bounds the measurement for one scrape.
 const scrapeTimeout = 10 * time.Second
 
+// forScrape gives a measurement a context.
+func forScrape(measure func(context.Context) (stats.Summary, error)) func() (stats.Summary, error) {
+	return func() (stats.Summary, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+		defer cancel()
+		return measure(ctx)
+	}
+}
+
 // handlers serve the metrics, those that query the agent included.
 func (m *metrics) handlers(a *agent.Agent) (map[string]http.Handler, error) {
 	usage := prom.Usage{
-		Summary: func() (stats.Summary, error) {
-			ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
-			defer cancel()
-			return a.Stats(ctx)
-		},
-		Pods:     a.Pods,
+		Summary: forScrape(a.Stats), Pods: a.Pods,
 		Capacity: func() corev1.ResourceList { return a.Components().Node.Capacity },
 	}
+	cheap := prom.Usage{Summary: forScrape(a.CPUAndMemoryStats)}
 	for _, register := range []func() error{
 		func() error { return prom.RegisterPods(m.agent, a.Pods) },
 		func() error {
@@ -71,7 +76,7 @@ func (m *metrics) handlers(a *agent.Agent) (map[string]http.Handler, error) {
 			})
 		},
 		func() error { return prom.RegisterVolumes(m.agent, usage) },
-		func() error { return prom.RegisterResources(m.resource, usage) },
+		func() error { return prom.RegisterResources(m.resource, cheap) },
 		func() error { return prom.RegisterContainers(m.cadvisor, usage) },
 	} {
 		if err := register(); err != nil {
