@@ -80,9 +80,11 @@ func TestLoop_RetriesWithoutPolling(t *testing.T) {
 			h.locked(func() { lacking = false })
 		}, resizeRetryPeriod + 2*time.Second, has("2")},
 		"infeasible resize": {resize("5"), 21, func(*loopEnv, *lockedHandler) {}, 0, has("1 Infeasible: no room for 7")},
-		"rejected static pod": {func(h *lockedHandler) { h.HandlePodChange(change(podsource.Add, newPod("s", static, asking("2")))) }, 17,
+		"rejected static pod": {
+			func(h *lockedHandler) { h.HandlePodChange(change(podsource.Add, newPod("s", static, asking("2")))) }, 17,
 			func(b *loopEnv, _ *lockedHandler) { b.changes <- change(podsource.Remove, newPod("b")) },
-			0, func(t *testing.T, h *lockedHandler) { t.Helper(); assert.False(t, h.get("s").rejected) }},
+			0, func(t *testing.T, h *lockedHandler) { t.Helper(); assert.False(t, h.get("s").rejected) },
+		},
 		"evicted static pod under pressure": {func(h *lockedHandler) {
 			lacking = true
 			h.HandlePodChange(change(podsource.Add, newPod("s", static)))
