@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/podnet"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -25,7 +26,7 @@ const maxRedirects = 10
 func newHTTPClient(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext:            dial,
+			DialContext:            podnet.Dial(dial),
 			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
 			ForceAttemptHTTP2:      true,
 			DisableKeepAlives:      true,

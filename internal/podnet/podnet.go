@@ -59,7 +59,7 @@ func (c *Container) port(port intstr.IntOrString) (int, error) {
 
 // NewRequest returns the request of an httpGet action, as a kubelet makes it. A path may
 // have a query. One that cannot be parsed is used as it is, and no path names another host.
-// A header that is set to nothing is not sent.
+// A header that is set to nothing is not sent. With Dial, its connection is given up with ctx.
 func (c *Container) NewRequest(ctx context.Context, a *corev1.HTTPGetAction, userAgent string) (*http.Request, error) {
 	address, err := c.Address(a.Host, a.Port)
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *Container) NewRequest(ctx context.Context, a *corev1.HTTPGetAction, use
 	if !strings.HasPrefix(u.Path, "/") {
 		u.Path, u.RawPath = "/"+u.Path, ""
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	req, err := http.NewRequestWithContext(context.WithValue(ctx, requestKey{}, ctx), http.MethodGet, u.String(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("request %s: %w", a.Path, err)
 	}
@@ -97,4 +97,22 @@ func (c *Container) NewRequest(ctx context.Context, a *corev1.HTTPGetAction, use
 		req.Header.Del("Accept")
 	}
 	return req, nil
+}
+
+// requestKey is the key of the context of a request in that of its connection.
+type requestKey struct{}
+
+// Dial returns the DialContext of an http.Transport for requests of NewRequest. A transport goes on to connect when a
+// request has ended, for others that might come: for two minutes by the kernel's default, where nothing answers, while
+// probes come every second.
+func Dial(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if request, ok := ctx.Value(requestKey{}).(context.Context); ok {
+			both, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(request, cancel)()
+			ctx = both
+		}
+		return dial(ctx, network, address)
+	}
 }

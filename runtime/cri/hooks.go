@@ -99,7 +99,7 @@ func (c *Client) httpHook(ctx context.Context, to hookTarget, h *corev1.HTTPGetA
 	}
 	err = c.sendHook(req)
 	if errors.Is(err, http.ErrSchemeMismatch) {
-		plain := req.Clone(ctx)
+		plain := req.Clone(req.Context())
 		plain.URL.Scheme = "http"
 		plain.Header.Del("Authorization")
 		if c.sendHook(plain) == nil {
@@ -126,7 +126,7 @@ func (c *Client) sendHook(req *http.Request) error {
 func (c *Client) hookClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext: c.cfg.DialContext, DisableKeepAlives: true, DisableCompression: true,
+			DialContext: podnet.Dial(c.cfg.DialContext), DisableKeepAlives: true, DisableCompression: true,
 			MaxResponseHeaderBytes: 64 << 10,
 			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true},
 			ForceAttemptHTTP2:      true, // it is off by default with a configuration of TLS

@@ -367,3 +367,21 @@ func TestHTTPHook_RedirectToAnotherPort(t *testing.T) {
 		&corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.Parse(at.Port())}}))
 	assert.Equal(t, "HTTP/2.0 /there", got)
 }
+
+// Where packets are dropped, a hook leaves nothing behind that still connects.
+func TestHTTPHook_GivesUpItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		took := make(chan time.Duration, 1)
+		c := newFake().client(t, Config{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			took <- time.Since(start)
+			return nil, ctx.Err()
+		}})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, c.runHook(ctx, hookTarget{Container: podnet.Container{PodIP: "10.0.0.1"}},
+			&corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}}), context.DeadlineExceeded)
+		assert.Equal(t, time.Second, <-took)
+	})
+}

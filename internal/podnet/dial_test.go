@@ -1,0 +1,57 @@
+package podnet_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sublet-dev/agent/internal/podnet"
+)
+
+// Where nothing answers, a connection is given up with its request.
+func TestDial_EndsWithItsRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		took := make(chan time.Duration, 1)
+		client := &http.Client{Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: podnet.Dial(func(ctx context.Context, _, _ string) (net.Conn, error) {
+				<-ctx.Done()
+				took <- time.Since(start)
+				return nil, ctx.Err()
+			}),
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		req, err := container().NewRequest(ctx, &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}, "test")
+		require.NoError(t, err)
+		res, err := client.Do(req)
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, time.Second, <-took)
+	})
+}
+
+// A connection that was made does not depend on the context of its dial, and neither does one without a request.
+func TestDial_PassesOn(t *testing.T) {
+	want, other := net.Pipe()
+	defer other.Close()
+	defer want.Close()
+	dial := podnet.Dial(func(ctx context.Context, network, address string) (net.Conn, error) {
+		assert.Equal(t, "tcp 10.0.0.1:80", network+" "+address)
+		return want, ctx.Err()
+	})
+	got, err := dial(t.Context(), "tcp", "10.0.0.1:80")
+	require.NoError(t, err)
+	assert.Same(t, want, got)
+}
