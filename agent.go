@@ -136,8 +136,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 func (a *Agent) Components() *Components { return a.c }
 
 // Healthy returns nil if the agent works, its runtime answers and it is known what should run, else all that is wrong. A source
-// that is waited for is a podsource.Unsynced in it; one whose desired pods are known from its cache is not waited for: see
-// podsource.Cached.
+// that is waited for is a podsource.Unsynced in it; one whose pods are known from its cache is not: see podsource.Cached.
 func (a *Agent) Healthy() error {
 	return errors.Join(a.c.SyncLoop.Healthy(), a.c.PLEG.Healthy(), a.c.runtimeHealthy(), a.c.Sources.Healthy())
 }
@@ -169,18 +168,19 @@ func (a *Agent) NodeStatus(ctx context.Context) (corev1.NodeStatus, error) {
 // Conditions returns the node's conditions: those of pressure, those of node.Config.ConditionReporters, and Ready.
 func (a *Agent) Conditions() []corev1.NodeCondition { return a.c.NodeStatus.Conditions() }
 
-// Stats measures the node and its pods now. The usage of logs and volumes is about a minute old at most, and left out if it
-// takes too long to count.
-func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) {
-	if !a.started.Load() {
-		return stats.Summary{}, errors.New("stats: agent is not running")
-	}
-	return a.c.Stats.Summary(ctx, a.c.NodeName, a.Pods())
-}
+// Stats measures the node and its pods now. The usage of logs and volumes is a minute old at most, or left out if it takes long.
+func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) { return a.measured(ctx, a.c.Stats.Summary) }
 
 // CPUAndMemoryStats is Stats of CPU time, memory and swap only. It is cheap: no disks are measured, and no files counted.
 func (a *Agent) CPUAndMemoryStats(ctx context.Context) (stats.Summary, error) {
-	return a.c.Stats.CPUAndMemoryStats(ctx, a.c.NodeName, a.Pods())
+	return a.measured(ctx, a.c.Stats.CPUAndMemoryStats)
+}
+
+func (a *Agent) measured(ctx context.Context, measure func(context.Context, string, []*corev1.Pod) (stats.Summary, error)) (stats.Summary, error) {
+	if !a.started.Load() {
+		return stats.Summary{}, errors.New("stats: agent is not running")
+	}
+	return measure(ctx, a.c.NodeName, a.Pods())
 }
 
 // ExplainImages returns what image garbage collection would do with each image now, and why: see imagegc.Collector.Explain.
