@@ -59,8 +59,9 @@ var (
 type Agent struct {
 	*podops.Operator // the pods and what can be done with one: Pods, Logs, Exec, Restart, Evict, Drain, ...
 
-	c       *Components
-	started atomic.Bool
+	c *Components
+
+	started, connected atomic.Bool // by Run: at its begin, and to the runtime
 }
 
 // New assembles an agent. It checks everything that can be checked and reports all errors at once. It changes nothing on the
@@ -120,6 +121,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	a.connected.Store(true)
 	return run.Stages(ctx,
 		run.Of("podsource", c.Sources),
 		slices.Concat(run.Of("imagegc", c.ImageGC), run.Of("containergc", c.ContainerGC), run.Of("logrotate", c.LogRotator), run.Of("stats", c.Stats), run.Of("eviction", c.Eviction)),
@@ -162,25 +164,20 @@ func (a *Agent) Problems() []syncloop.Problem {
 // NodeStatus returns the status of the node as the Node object of a cluster has it: capacity, conditions, addresses, images and
 // what the machine tells about itself. The error says what could not be found out and is left out.
 func (a *Agent) NodeStatus(ctx context.Context) (corev1.NodeStatus, error) {
-	return a.c.NodeStatus.At(ctx, time.Now())
+	return run.While(&a.connected, func() (corev1.NodeStatus, error) { return a.c.NodeStatus.At(ctx, time.Now()) })
 }
 
 // Conditions returns the node's conditions: those of pressure, those of node.Config.ConditionReporters, and Ready.
 func (a *Agent) Conditions() []corev1.NodeCondition { return a.c.NodeStatus.Conditions() }
 
 // Stats measures the node and its pods now. The usage of logs and volumes is a minute old at most, or left out if it takes long.
-func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) { return a.measured(ctx, a.c.Stats.Summary) }
+func (a *Agent) Stats(ctx context.Context) (stats.Summary, error) {
+	return run.While(&a.connected, func() (stats.Summary, error) { return a.c.Stats.Summary(ctx, a.c.NodeName, a.Pods()) })
+}
 
 // CPUAndMemoryStats is Stats of CPU time, memory and swap only. It is cheap: no disks are measured, and no files counted.
 func (a *Agent) CPUAndMemoryStats(ctx context.Context) (stats.Summary, error) {
-	return a.measured(ctx, a.c.Stats.CPUAndMemoryStats)
-}
-
-func (a *Agent) measured(ctx context.Context, measure func(context.Context, string, []*corev1.Pod) (stats.Summary, error)) (stats.Summary, error) {
-	if !a.started.Load() {
-		return stats.Summary{}, errors.New("stats: agent is not running")
-	}
-	return measure(ctx, a.c.NodeName, a.Pods())
+	return run.While(&a.connected, func() (stats.Summary, error) { return a.c.Stats.CPUAndMemoryStats(ctx, a.c.NodeName, a.Pods()) })
 }
 
 // ExplainImages returns what image garbage collection would do with each image now, and why: see imagegc.Collector.Explain.
@@ -188,7 +185,7 @@ func (a *Agent) ExplainImages(ctx context.Context, all bool) ([]imagegc.Decision
 	if a.c.ImageGC == nil {
 		return nil, nil
 	}
-	return a.c.ImageGC.Explain(ctx, all)
+	return run.While(&a.connected, func() ([]imagegc.Decision, error) { return a.c.ImageGC.Explain(ctx, all) })
 }
 
 // ExplainContainers returns what container garbage collection would remove now: see containergc.Collector.Explain.
@@ -196,5 +193,5 @@ func (a *Agent) ExplainContainers(ctx context.Context) ([]containergc.Removal, e
 	if a.c.ContainerGC == nil {
 		return nil, nil
 	}
-	return a.c.ContainerGC.Explain(ctx)
+	return run.While(&a.connected, func() ([]containergc.Removal, error) { return a.c.ContainerGC.Explain(ctx) })
 }

@@ -15,7 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
+	"github.com/sublet-dev/agent/imagegc"
 	"github.com/sublet-dev/agent/internal/agenttest"
 	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/podsource"
@@ -133,6 +135,38 @@ func TestAgent_RunsOnce(t *testing.T) {
 		cancel()
 		require.NoError(t, <-done)
 	})
+}
+
+// What needs the runtime is an error before there is one, as for a client that is served before Run has connected.
+func TestAgent_BeforeRun(t *testing.T) {
+	a, err := agent.New(
+		agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(agenttest.Pod("web"))),
+		agent.WithConfig(imagegc.Config{}), agent.WithConfig(containergc.Config{}),
+	)
+	require.NoError(t, err)
+	calls := map[string]func() error{
+		"Stats":             func() error { _, err := a.Stats(t.Context()); return err },
+		"CPUAndMemoryStats": func() error { _, err := a.CPUAndMemoryStats(t.Context()); return err },
+		"NodeStatus":        func() error { _, err := a.NodeStatus(t.Context()); return err },
+		"ExplainImages":     func() error { _, err := a.ExplainImages(t.Context(), true); return err },
+		"ExplainContainers": func() error { _, err := a.ExplainContainers(t.Context()); return err },
+	}
+	for name, call := range calls {
+		assert.EqualError(t, call(), "the agent is not running", name)
+	}
+	require.Error(t, a.Healthy())
+	assert.Empty(t, a.Pods())
+	assert.NotEmpty(t, a.Conditions())
+	assert.Empty(t, a.Problems())
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- a.Run(ctx) }()
+	for name, call := range calls {
+		assert.Eventually(t, func() bool { return call() == nil }, time.Minute, time.Millisecond, name)
+	}
+	cancel()
+	require.NoError(t, <-done)
 }
 
 // Without a root directory of its own, an agent leaves nothing, mounts included. As root, a
