@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/devices"
@@ -74,4 +76,41 @@ func TestWithInjector_ProvidesDevices(t *testing.T) {
 		source = podsource.NewMemory(withCamera("first"))
 		return source
 	}, agent.WithInjector(m))
+}
+
+// lamp is an injector of what is no resource of the node, and has a health.
+type lamp struct {
+	health atomic.Pointer[corev1.ResourceHealthStatus]
+	notify func(types.UID)
+}
+
+func (*lamp) Inject(context.Context, *corev1.Pod, *corev1.Container, bool) (runtime.Injection, error) {
+	return runtime.Injection{}, nil
+}
+
+func (l *lamp) ResourceHealth(*corev1.Pod, *corev1.Container) []corev1.ResourceStatus {
+	return []corev1.ResourceStatus{{Name: "claim:lamp", Resources: []corev1.ResourceHealth{{ResourceID: "lamp", Health: *l.health.Load()}}}}
+}
+
+func (l *lamp) NotifyHealth(f func(types.UID)) { l.notify = f }
+
+// A change of health that an injector notifies of is in the status at once.
+func TestWithInjector_ReportsHealth(t *testing.T) {
+	l := new(lamp)
+	unknown := corev1.ResourceHealthStatusUnknown
+	l.health.Store(&unknown)
+	check := func(a *agent.Agent) {
+		for _, health := range []corev1.ResourceHealthStatus{corev1.ResourceHealthStatusHealthy, corev1.ResourceHealthStatusUnhealthy} {
+			l.health.Store(&health)
+			pod, err := a.Pod("default", "web")
+			require.NoError(t, err)
+			l.notify(pod.UID)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			pod, err = a.Pod("default", "web")
+			require.NoError(t, err)
+			assert.Equal(t, l.ResourceHealth(nil, nil), pod.Status.ContainerStatuses[0].AllocatedResourcesStatus)
+		}
+	}
+	runSimulated(t, check, func() podsource.Source { return podsource.NewMemory(agenttest.Pod("web")) }, agent.WithInjector(l))
 }

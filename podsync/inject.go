@@ -94,16 +94,24 @@ func (s *Syncer) setInjection(opts *runtime.RunOptions, pod *corev1.Pod) {
 // that there are none.
 func (s *Syncer) resourceStatuses(pod *corev1.Pod) map[string][]corev1.ResourceStatus {
 	var out map[string][]corev1.ResourceStatus
-	for _, provider := range resourceProviders(s.cfg.Injectors) {
+	add := func(statuses func(*corev1.Container) []corev1.ResourceStatus) {
 		for c := range podspec.Containers(pod) {
 			safe.Do(s.cfg.Logger, "health of resources of pod "+podspec.FullName(pod), func() {
-				if list := provider.ResourceStatuses(pod.UID, c.Name); len(list) > 0 {
+				if list := statuses(c); len(list) > 0 {
 					if out == nil {
 						out = map[string][]corev1.ResourceStatus{}
 					}
 					out[c.Name] = append(out[c.Name], list...)
 				}
 			})
+		}
+	}
+	for _, i := range s.cfg.Injectors {
+		if p, ok := i.(ResourceProvider); ok {
+			add(func(c *corev1.Container) []corev1.ResourceStatus { return p.ResourceStatuses(pod.UID, c.Name) })
+		}
+		if r, ok := i.(HealthReporter); ok {
+			add(func(c *corev1.Container) []corev1.ResourceStatus { return r.ResourceHealth(pod, c) })
 		}
 	}
 	return out
@@ -157,10 +165,12 @@ func ProvidedResources(log *slog.Logger, injectors []Injector) (capacity, alloca
 	return total(ResourceProvider.Capacity), total(ResourceProvider.Allocatable)
 }
 
-// NotifyHealth makes all ResourceProviders among the injectors call f.
+// NotifyHealth makes all ResourceProviders and HealthReporters among the injectors call f.
 func NotifyHealth(injectors []Injector, f func(uid types.UID)) {
-	for _, p := range resourceProviders(injectors) {
-		p.NotifyHealth(f)
+	for _, i := range injectors {
+		if p, ok := i.(interface{ NotifyHealth(f func(uid types.UID)) }); ok { // once for one that is both
+			p.NotifyHealth(f)
+		}
 	}
 }
 

@@ -171,6 +171,22 @@ func (p *provider) ResourceStatuses(_ types.UID, container string) []corev1.Reso
 	return p.statuses[container]
 }
 
+// reporter is an injector of what has a health, but is no resource of the node.
+type reporter struct {
+	injector
+
+	listener func(types.UID)
+}
+
+func (r *reporter) NotifyHealth(f func(types.UID)) { r.listener = f }
+
+func (r *reporter) ResourceHealth(pod *corev1.Pod, container *corev1.Container) []corev1.ResourceStatus {
+	if r.value == "panic" {
+		panic("bug of a vendor")
+	}
+	return []corev1.ResourceStatus{{Name: corev1.ResourceName(r.name + ":" + string(pod.UID) + "/" + container.Name)}}
+}
+
 func TestSync_ReportsHealthOfResources(t *testing.T) {
 	n := &fakeNode{phase: corev1.PodRunning}
 	cfg := newConfig(t, n)
@@ -180,6 +196,8 @@ func TestSync_ReportsHealthOfResources(t *testing.T) {
 		&provider{statuses: map[string][]corev1.ResourceStatus{name: {gpu}}},
 		&provider{injector: injector{value: "panic"}},
 		&injector{},
+		&reporter{injector: injector{value: "panic"}},
+		&reporter{injector: injector{name: "claim"}},
 		&provider{statuses: map[string][]corev1.ResourceStatus{name: {nic}, "another": {gpu}}},
 	}
 	s := newSyncer(t, cfg)
@@ -187,8 +205,9 @@ func TestSync_ReportsHealthOfResources(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.Terminate(t.Context(), newTestPod(), runtime.Pod{}, runtime.Termination{}))
 	require.NotEmpty(t, n.reports)
+	claim := corev1.ResourceStatus{Name: corev1.ResourceName("claim:" + string(newTestPod().UID) + "/" + name)}
 	for _, r := range n.reports {
-		require.Equal(t, runtime.ResourceStatuses{name: {gpu, nic}}, r.Resources)
+		require.Equal(t, runtime.ResourceStatuses{name: {gpu, claim, nic}}, r.Resources)
 	}
 }
 
@@ -198,14 +217,16 @@ func TestProvidedResources(t *testing.T) {
 	require.Nil(t, capacity)
 	require.Nil(t, allocatable)
 	broken := &provider{injector: injector{name: "v.example/nic", value: "panic"}}
-	injectors := []podsync.Injector{&injector{}, &provider{injector: injector{name: "v.example/gpu"}}, broken}
+	claims := &reporter{}
+	injectors := []podsync.Injector{&injector{}, &provider{injector: injector{name: "v.example/gpu"}}, broken, claims}
 	capacity, allocatable = podsync.ProvidedResources(log, injectors)
 	require.Equal(t, corev1.ResourceList{"v.example/gpu": resource.MustParse("2"), "v.example/nic": resource.MustParse("2")}, capacity())
 	require.Equal(t, corev1.ResourceList{"v.example/gpu": resource.MustParse("1")}, allocatable(), "one that panics has nothing")
 	var changed []types.UID
 	podsync.NotifyHealth(injectors, func(uid types.UID) { changed = append(changed, uid) })
 	broken.listener("u")
-	require.Equal(t, []types.UID{"u"}, changed)
+	claims.listener("v")
+	require.Equal(t, []types.UID{"u", "v"}, changed)
 }
 
 // supporter is an injector that implements one field of pods.

@@ -158,6 +158,16 @@ type ResourceProvider interface {
 	NotifyHealth(f func(uid types.UID))
 }
 
+// HealthReporter is an Injector of what is no resource of the node, such as the devices of
+// ResourceClaims, and has a health. Its methods are called often and must not block.
+type HealthReporter interface {
+	// ResourceHealth returns the health of what a container has, as it is reported in
+	// the status of the pod. Neither argument is changed.
+	ResourceHealth(pod *corev1.Pod, container *corev1.Container) []corev1.ResourceStatus
+	// NotifyHealth is that of a ResourceProvider.
+	NotifyHealth(f func(uid types.UID))
+}
+
 // FieldSupporter is an Injector that implements fields of pods that the node would reject
 // without it.
 type FieldSupporter interface {
