@@ -10,7 +10,13 @@
 // cluster gives the devices to others. A claim that the scheduler has made for the extended
 // resources of a pod is one of its claims.
 //
-// A Manager is a pluginregistry.Handler, which gets the drivers, and a podsync.Injector. What
+// The health of prepared devices is reported in the status of their pods (KEP-4680), if the driver
+// registers with the API of it (k8s.io/kubelet/pkg/apis/dra-health, v1 or v1alpha1). It is unknown
+// while the driver does not say it, and a device of which it says nothing any more becomes so after
+// the timeout that the driver gave, or 30 seconds. What a driver says is bounded in size, and how
+// often it can have a pod synced, too.
+//
+// A Manager is a pluginregistry.Handler, which gets the drivers, a podsync.Injector and a podsync.HealthReporter. What
 // was prepared is stored in a file before it is used, so that nothing stays prepared that no
 // pod needs, whatever is restarted. A driver that hangs delays the pods of its claims alone.
 package dra

@@ -42,6 +42,10 @@ type driver struct {
 	client    api.DRAPluginClient
 	connected bool          // guarded by Manager.mu; only kept for Config.Node
 	watched   chan struct{} // closed when watch has ended; nil without Config.Node
+
+	health      healthTable        // guarded by Manager.mu
+	stopHealth  context.CancelFunc // ends its healthWatch; nil without one
+	healthEnded chan struct{}      // closed when the healthWatch has ended
 }
 
 // watch keeps whether the driver can be reached, until ctx is done or its connection is closed: a
@@ -109,7 +113,8 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 		grpc.WithIdleTimeout(0), // a driver without calls is connected all the same
 	}
-	if m.cfg.Node != nil {
+	hasHealth := healthClient(nil, p.Versions) != nil
+	if m.cfg.Node != nil || hasHealth {
 		opts = append(opts, grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnectDelay},
 			MinConnectTimeout: maxReconnectDelay,
@@ -130,6 +135,9 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 		d.watched = make(chan struct{})
 		go d.watch(ctx)
 	}
+	if hasHealth {
+		d.startHealth(ctx, p.Name, healthClient(conn, p.Versions))
+	}
 	m.mu.Unlock()
 	m.cfg.Logger.Info("dra driver registered", slog.String("driver", p.Name), slog.String("endpoint", p.Endpoint))
 	return nil
@@ -137,20 +145,25 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 
 // Deregister implements pluginregistry.Handler.
 func (m *Manager) Deregister(_ context.Context, p pluginregistry.Plugin) {
-	m.mu.Lock()
 	var removed []*driver
-	m.drivers[p.Name] = slices.DeleteFunc(m.drivers[p.Name], func(d *driver) bool {
-		if d.socket == p.Socket {
-			removed = append(removed, d)
+	affected := m.changeHealth(p.Name, func() {
+		m.drivers[p.Name] = slices.DeleteFunc(m.drivers[p.Name], func(d *driver) bool {
+			if d.socket == p.Socket {
+				removed = append(removed, d)
+			}
+			return d.socket == p.Socket
+		})
+		if len(m.drivers[p.Name]) == 0 {
+			delete(m.drivers, p.Name)
 		}
-		return d.socket == p.Socket
 	})
-	if len(m.drivers[p.Name]) == 0 {
-		delete(m.drivers, p.Name)
-	}
-	m.mu.Unlock()
 	m.driversChanged()
+	m.notifyHealth(affected)
 	for _, d := range removed {
+		if d.stopHealth != nil {
+			d.stopHealth()
+			<-d.healthEnded
+		}
 		if err := d.conn.Close(); err != nil {
 			m.cfg.Logger.Debug("close failed", logattr.Err(err))
 		}

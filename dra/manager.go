@@ -34,6 +34,8 @@ type Manager struct {
 	mu      sync.Mutex
 	drivers map[string][]*driver
 	claims  map[types.UID]*claimState
+
+	listeners []func(uid types.UID) // of NotifyHealth
 }
 
 // New returns a Manager. It checks cfg and does no I/O.
