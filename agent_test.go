@@ -140,7 +140,9 @@ func TestAgent_RunsOnce(t *testing.T) {
 // What needs the runtime is an error before there is one, as for a client that is served before Run has connected.
 func TestAgent_BeforeRun(t *testing.T) {
 	a, err := agent.New(
-		agent.WithNode(node.Config{DisableCgroups: true}), agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(agenttest.Pod("web"))),
+		// The resolver of names belongs to the bubble of the test that was first to use it.
+		agent.WithNode(node.Config{DisableCgroups: true, Addresses: func() ([]corev1.NodeAddress, error) { return nil, nil }}),
+		agent.WithSimulatedRuntime(), agent.WithSource("memory", podsource.NewMemory(agenttest.Pod("web"))),
 		agent.WithConfig(imagegc.Config{}), agent.WithConfig(containergc.Config{}),
 	)
 	require.NoError(t, err)

@@ -36,7 +36,6 @@ type fake struct {
 	endless    bool   // does not end the one of containers
 	configInfo string // of a verbose status
 	noConfig   bool   // has no RuntimeConfig
-	empty      string // a call that is answered without what was asked for
 	mostListed int    // containers that fit into an answer; 0: any number
 	execute    func(*v1.ExecSyncRequest) (*v1.ExecSyncResponse, error)
 	memory     func() *v1.MemoryUsage // of each container; nil: it has no stats
@@ -44,6 +43,7 @@ type fake struct {
 
 	mu         sync.Mutex // guards the rest
 	calls      []string   // "RPC" or "RPC subject"
+	empty      string     // a call that is answered without what was asked for
 	next       int
 	sandboxes  map[string]*v1.PodSandboxStatus
 	sbConfigs  map[string]*v1.PodSandboxConfig
@@ -86,11 +86,18 @@ func (f *fake) client(t testing.TB, cfg Config) *Client {
 	return c
 }
 
+// setEmpty has a call answered without what was asked for. Others may still be under way.
+func (f *fake) setEmpty(rpc string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.empty = rpc
+}
+
 func (f *fake) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	rpc := info.FullMethod[strings.LastIndexByte(info.FullMethod, '/')+1:]
 	f.record(rpc)
 	f.mu.Lock()
-	before := f.before
+	before, empty := f.before, f.empty
 	f.mu.Unlock()
 	if before != nil {
 		if err := before(ctx, rpc, req); err != nil {
@@ -101,7 +108,7 @@ func (f *fake) intercept(ctx context.Context, req any, info *grpc.UnaryServerInf
 	if err == nil && f.after != nil {
 		err = f.after(rpc, req)
 	}
-	if m, ok := resp.(proto.Message); ok && err == nil && rpc == f.empty {
+	if m, ok := resp.(proto.Message); ok && err == nil && rpc == empty {
 		resp = m.ProtoReflect().New().Interface()
 	}
 	return resp, err

@@ -79,11 +79,11 @@ func TestPod_EmptyStatus(t *testing.T) {
 	running(t, f, f.client(t, Config{}), pod)
 	for _, rpc := range []string{"PodSandboxStatus", "ContainerStatus"} {
 		c := f.client(t, Config{}) // which knows nothing yet
-		f.empty = rpc
+		f.setEmpty(rpc)
 		_, err := c.Pod(t.Context(), pod.UID)
 		require.ErrorIs(t, err, errEmpty, rpc)
 		require.ErrorContains(t, err, rpc)
-		f.empty = ""
+		f.setEmpty("")
 		observed, err := c.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
 		assert.True(t, observed.CouldHaveRunningContainers())
@@ -95,7 +95,7 @@ func TestApply_EmptyID(t *testing.T) {
 	for rpc, failed := range map[string]string{"RunPodSandbox": "", "CreateContainer": "main"} {
 		f := newFake()
 		f.addImage(busybox)
-		f.empty = rpc
+		f.setEmpty(rpc)
 		pod := onePod("main")
 		failures := f.client(t, Config{}).Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures
 		require.ErrorIs(t, failures[failed].Err, errEmpty, rpc)
