@@ -84,12 +84,16 @@ func (id deviceID) isValid() bool {
 }
 
 func conditionOf(d *healthapi.DeviceHealth) condition {
-	c := condition{corev1.ResourceHealthStatusUnknown, text.Clip(d.GetMessage(), corev1.ResourceHealthMessageMaxLength, "...")}
+	c := condition{message: text.Clip(d.GetMessage(), corev1.ResourceHealthMessageMaxLength, "...")}
 	switch d.GetHealth() {
 	case healthapi.HealthStatus_HEALTHY:
 		c.status = corev1.ResourceHealthStatusHealthy
 	case healthapi.HealthStatus_UNHEALTHY:
 		c.status = corev1.ResourceHealthStatusUnhealthy
+	case healthapi.HealthStatus_UNKNOWN:
+		fallthrough
+	default: // what a newer API may have
+		c.status = corev1.ResourceHealthStatusUnknown
 	}
 	return c
 }
