@@ -97,7 +97,7 @@ var allowedImports = map[string][]string{
 	"internal/pathname":          {},
 	"internal/unixsocket":        {},
 	"runtime/internal/cristream": {},
-	"internal/podnet":            {},
+	"internal/podnet":            {"internal/safe"},
 	"internal/events":            {"internal/text"},
 	"internal/hooktest":          {},
 	"internal/leaktest":          {},

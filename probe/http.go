@@ -2,39 +2,25 @@ package probe
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/podnet"
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/runtime"
 )
 
 // maxRedirects is the maximum number of redirects that a probe follows.
 const maxRedirects = 10
 
-// newHTTPClient returns the client of all HTTP probes. Each run makes a connection of its
-// own, because whether that succeeds is a part of the result. Certificates of pods are
-// not verified, as nodes have no CA for them, and proxies are not used. HTTPS servers may have
-// nothing but HTTP/2, which is off by default for a transport with a TLS configuration.
-func newHTTPClient(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
-	return &http.Client{
-		Transport: &http.Transport{
-			DialContext:            podnet.Dial(dial),
-			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
-			ForceAttemptHTTP2:      true,
-			DisableKeepAlives:      true,
-			DisableCompression:     true,
-			MaxResponseHeaderBytes: 64 << 10,
-		},
-		CheckRedirect: stayOnHost,
-	}
+// newHTTPClient returns the client of all HTTP probes.
+func newHTTPClient(dial safe.Dialer) *http.Client {
+	return &http.Client{Transport: podnet.NewTransport(dial), CheckRedirect: stayOnHost}
 }
 
 // stayOnHost follows redirects to the same host. A redirect to another host is the

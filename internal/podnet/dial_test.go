@@ -17,18 +17,15 @@ import (
 )
 
 // Where nothing answers, a connection is given up with its request.
-func TestDial_EndsWithItsRequest(t *testing.T) {
+func TestNewTransport_EndsConnectionWithRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		took := make(chan time.Duration, 1)
-		client := &http.Client{Transport: &http.Transport{
-			DisableKeepAlives: true,
-			DialContext: podnet.Dial(func(ctx context.Context, _, _ string) (net.Conn, error) {
-				<-ctx.Done()
-				took <- time.Since(start)
-				return nil, ctx.Err()
-			}),
-		}}
+		client := &http.Client{Transport: podnet.NewTransport(func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			took <- time.Since(start)
+			return nil, ctx.Err()
+		})}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		req, err := container().NewRequest(ctx, &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}, "test")
@@ -43,14 +40,14 @@ func TestDial_EndsWithItsRequest(t *testing.T) {
 }
 
 // A connection that was made does not depend on the context of its dial, and neither does one without a request.
-func TestDial_PassesOn(t *testing.T) {
+func TestNewTransport_PassesOn(t *testing.T) {
 	want, other := net.Pipe()
 	defer other.Close()
 	defer want.Close()
-	dial := podnet.Dial(func(ctx context.Context, network, address string) (net.Conn, error) {
+	dial := podnet.NewTransport(func(ctx context.Context, network, address string) (net.Conn, error) {
 		assert.Equal(t, "tcp 10.0.0.1:80", network+" "+address)
 		return want, ctx.Err()
-	})
+	}).DialContext
 	got, err := dial(t.Context(), "tcp", "10.0.0.1:80")
 	require.NoError(t, err)
 	assert.Same(t, want, got)

@@ -4,6 +4,7 @@ package podnet
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/sublet-dev/agent/internal/safe"
 )
 
 // ErrNoIP is the error of an action without a host for a pod without an address.
@@ -59,7 +62,7 @@ func (c *Container) port(port intstr.IntOrString) (int, error) {
 
 // NewRequest returns the request of an httpGet action, as a kubelet makes it. A path may
 // have a query. One that cannot be parsed is used as it is, and no path names another host.
-// A header that is set to nothing is not sent. With Dial, its connection is given up with ctx.
+// A header that is set to nothing is not sent. With NewTransport, its connection is given up with ctx.
 func (c *Container) NewRequest(ctx context.Context, a *corev1.HTTPGetAction, userAgent string) (*http.Request, error) {
 	address, err := c.Address(a.Host, a.Port)
 	if err != nil {
@@ -102,10 +105,24 @@ func (c *Container) NewRequest(ctx context.Context, a *corev1.HTTPGetAction, use
 // requestKey is the key of the context of a request in that of its connection.
 type requestKey struct{}
 
-// Dial returns the DialContext of an http.Transport for requests of NewRequest. A transport goes on to connect when a
-// request has ended, for others that might come: for two minutes by the kernel's default, where nothing answers, while
-// probes come every second.
-func Dial(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
+// NewTransport returns a transport for requests of NewRequest. Each makes a connection of its own, because whether that
+// succeeds is a part of the result, and gives it up when the request ends. Certificates of pods are not verified, as nodes
+// have no CA for them, and proxies are not used. HTTPS servers may have nothing but HTTP/2, which is off by default for a
+// transport with a TLS configuration.
+func NewTransport(dial safe.Dialer) *http.Transport {
+	return &http.Transport{
+		DialContext:            endsWithRequest(dial),
+		TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+		ForceAttemptHTTP2:      true,
+		DisableKeepAlives:      true,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+}
+
+// endsWithRequest returns a dialer that gives up with the request. A transport goes on to connect when one has ended, for
+// others that might come: for two minutes by the kernel's default, where nothing answers, while probes come every second.
+func endsWithRequest(dial safe.Dialer) safe.Dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		if request, ok := ctx.Value(requestKey{}).(context.Context); ok {
 			both, cancel := context.WithCancel(ctx)

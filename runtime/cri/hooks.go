@@ -3,7 +3,6 @@ package cri
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -125,12 +124,7 @@ func (c *Client) sendHook(req *http.Request) error {
 
 func (c *Client) hookClient() *http.Client {
 	return &http.Client{
-		Transport: &http.Transport{
-			DialContext: podnet.Dial(c.cfg.DialContext), DisableKeepAlives: true, DisableCompression: true,
-			MaxResponseHeaderBytes: 64 << 10,
-			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true},
-			ForceAttemptHTTP2:      true, // it is off by default with a configuration of TLS
-		},
+		Transport: podnet.NewTransport(c.cfg.DialContext),
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if req.URL.Hostname() != via[0].URL.Hostname() || len(via) >= 10 {
 				return http.ErrUseLastResponse
