@@ -60,10 +60,7 @@ func podLimits(pod *corev1.Pod, pids int64, qos podspec.MemoryQoS, pageSizes []s
 	if class == corev1.PodQOSBestEffort {
 		l.shares = minShares
 	}
-	l.qos.minimum, l.qos.low = qos.Reserved(class, memoryBytes(requests))
-	if own := pod.Spec.Resources; own != nil && len(own.Requests)+len(own.Limits) > 0 {
-		l.qos.high = qos.High(memoryBytes(requests), memoryBytes(bounds))
-	}
+	l.qos.minimum, l.qos.low, l.qos.high = qos.OfPod(pod, memoryBytes(requests), memoryBytes(bounds))
 	if cpu, ok := bounds[corev1.ResourceCPU]; ok && cpu.Sign() > 0 {
 		l.quota = max(cpu.MilliValue()*quotaPeriod/1000, minQuota)
 	}

@@ -45,6 +45,16 @@ func (m MemoryQoS) High(request, limit int64) int64 {
 	return high
 }
 
+// OfPod returns the settings of the cgroup of a pod with that request and limit on memory, in bytes, of which memory.high is 0 if
+// the pod has no resources of its own: then the memory of its containers is throttled.
+func (m MemoryQoS) OfPod(pod *corev1.Pod, request, limit int64) (minimum, low, high int64) {
+	minimum, low = m.Reserved(QOS(pod), request)
+	if own := pod.Spec.Resources; own != nil && len(own.Requests)+len(own.Limits) > 0 {
+		high = m.High(request, limit)
+	}
+	return minimum, low, high
+}
+
 // Reserved returns how many bytes of a request of a pod of a class are kept from being reclaimed, as
 // memory.min and memory.low.
 func (m MemoryQoS) Reserved(class corev1.PodQOSClass, request int64) (minimum, low int64) {

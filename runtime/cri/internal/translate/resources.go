@@ -126,11 +126,7 @@ func (tr *Translator) ResizedPod(r runtime.PodResources) *v1.LinuxContainerResou
 		return out
 	}
 	request, limit := podspec.Requests(tr.Pod)[corev1.ResourceMemory], podspec.Limits(tr.Pod)[corev1.ResourceMemory]
-	minimum, low := tr.Node.MemoryQoS.Reserved(podspec.QOS(tr.Pod), request.Value())
-	var high int64
-	if own := tr.Pod.Spec.Resources; own != nil && len(own.Requests)+len(own.Limits) > 0 {
-		high = tr.Node.MemoryQoS.High(request.Value(), limit.Value())
-	}
+	minimum, low, high := tr.Node.MemoryQoS.OfPod(tr.Pod, request.Value(), limit.Value())
 	for file, bytes := range map[string]int64{"memory.min": minimum, "memory.low": low, "memory.high": high} {
 		if bytes > 0 {
 			unified(out, file, strconv.FormatInt(bytes, 10))
