@@ -3,6 +3,7 @@ package stats
 import (
 	"bytes"
 	"io/fs"
+	"iter"
 	"path"
 	"slices"
 	"strconv"
@@ -96,10 +97,7 @@ func (p *Provider) hostNetworks() (hosts []string) {
 // of the mounted hierarchy, so it compares the name of the pod's cgroup, which has its UID.
 func isMember(data []byte, group string) bool {
 	name := path.Base(group)
-	for line := range bytes.Lines(data) {
-		// <id>:<controllers>:<path>
-		_, rest, _ := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(":"))
-		_, at, _ := bytes.Cut(rest, []byte(":"))
+	for _, at := range cgroupLines(data) {
 		for element := range bytes.SplitSeq(at, []byte("/")) {
 			if string(element) == name {
 				return true
@@ -107,6 +105,20 @@ func isMember(data []byte, group string) bool {
 		}
 	}
 	return false
+}
+
+// cgroupLines yields the controllers and the path of each line of /proc/PID/cgroup.
+func cgroupLines(data []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(controllers, at []byte) bool) {
+		for line := range bytes.Lines(data) {
+			// <id>:<controllers>:<path>
+			_, rest, _ := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(":"))
+			controllers, at, _ := bytes.Cut(rest, []byte(":"))
+			if !yield(controllers, at) {
+				return
+			}
+		}
+	}
 }
 
 // podProcesses returns ids of processes of a pod, some of each container. Those of its sandbox

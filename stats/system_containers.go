@@ -1,7 +1,6 @@
 package stats
 
 import (
-	"bytes"
 	"path"
 	"strings"
 	"time"
@@ -59,19 +58,15 @@ func (p *Provider) systemContainer(name, group string, memory runtime.MemoryUsag
 func (p *Provider) findAgentCgroup() string {
 	var all, memory, cpuacct string
 	err := p.procUncached.head("self/cgroup", maxFile, func(data []byte) error {
-		for line := range bytes.Lines(data) {
-			// <id>:<controllers>:<path>
-			_, rest, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
-			controllers, at, _ := strings.Cut(rest, ":")
-			if controllers == "" {
-				all = at
-			}
-			for name := range strings.SplitSeq(controllers, ",") {
+		for controllers, at := range cgroupLines(data) {
+			for name := range strings.SplitSeq(string(controllers), ",") {
 				switch name {
+				case "":
+					all = string(at)
 				case "memory":
-					memory = at
+					memory = string(at)
 				case "cpuacct":
-					cpuacct = at
+					cpuacct = string(at)
 				}
 			}
 		}
