@@ -300,7 +300,6 @@ type podState struct {
 	inRuntime      bool   // the last sync observed a sandbox
 	limitErr       error  // why the resources of the pod as a whole are not those of its spec yet
 	resizes        bool   // the plan resizes containers
-	endStart       func() // called when this sync has started a new pod; nil: it does not
 	volumesMounted bool   // the last sync mounted all volumes
 	hasObject      bool   // an earlier sync observed an object; see runtime.PodSyncer
 }

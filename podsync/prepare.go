@@ -62,7 +62,6 @@ func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState, wor
 // the runtime yet wait for a slot.
 func (s *Syncer) setUp(ctx context.Context, pod *corev1.Pod, st *podState, opts *runtime.RunOptions) (reason string, err error) {
 	if st.dirsCheckedAt.IsZero() && !st.inRuntime {
-		st.endStart = s.setupSlots.begin(ctx)
 		defer s.setupSlots.acquire(ctx)()
 	}
 	if time.Since(st.dirsCheckedAt) >= revalidatePeriod {

@@ -7,81 +7,22 @@ import (
 	"time"
 )
 
-const (
-	// maxSetupWait is how long all slots can be held before pods go on without one, so that those
-	// that hang delay others no longer than this.
-	maxSetupWait = time.Second
-	// firstAlone is how long the start of the first pod can delay the set-up of others: enough on a
-	// machine that has nothing else to do.
-	firstAlone = 500 * time.Millisecond
-	// aheadOfFirst is how many others are set up meanwhile, so that their starts can follow at once.
-	aheadOfFirst = 4
-)
+// maxSetupWait is how long all slots can be held before pods go on without one, so that those
+// that hang delay others no longer than this.
+const maxSetupWait = time.Second
 
-// setupSlots bounds how many new pods are set up at a time: half as many as there are processors.
-// Of many pods that come at once, the first one starts while only those that follow next are set
-// up: what the kernel does for their directories and cgroups slows its start down.
+// setupSlots bounds how many new pods are set up at a time: half as many as there are processors. What
+// the kernel does for the directories and cgroups of many pods that come at once would slow down the
+// start of the first one, which leaves half of the processors to it.
 type setupSlots struct {
 	slots chan struct{}
 
-	mu       sync.Mutex    // guards the rest
-	changed  time.Time     // when a slot was last taken or given back
-	starting int           // pods that have come and have not started
-	first    chan struct{} // closed when the first has started; nil: there is none
-	ahead    int           // how many others need not wait for it
+	mu      sync.Mutex // guards the rest
+	changed time.Time  // when a slot was last taken or given back
 }
 
 func newSetupSlots() *setupSlots {
 	return &setupSlots{slots: make(chan struct{}, max(1, goruntime.GOMAXPROCS(0)/2))}
-}
-
-// begin is called when a pod comes. It waits until the first one has started, for at most firstAlone
-// or until ctx is done; the first and the next ones do not wait. end must be called when the pod
-// itself has started or failed to.
-func (s *setupSlots) begin(ctx context.Context) (end func()) {
-	s.mu.Lock()
-	s.starting++
-	if s.starting == 1 {
-		alone := make(chan struct{})
-		s.first, s.ahead = alone, aheadOfFirst
-		timeout := time.AfterFunc(firstAlone, func() { s.endFirst(alone) })
-		s.mu.Unlock()
-		return func() {
-			timeout.Stop()
-			s.endFirst(alone)
-			s.end()
-		}
-	}
-	first := s.first
-	if s.ahead > 0 {
-		s.ahead--
-		first = nil
-	}
-	s.mu.Unlock()
-	if first != nil {
-		select {
-		case <-first:
-		case <-ctx.Done():
-		}
-	}
-	return s.end
-}
-
-// end counts a pod that has started.
-func (s *setupSlots) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.starting--
-}
-
-// endFirst lets others be set up, if that has not happened yet.
-func (s *setupSlots) endFirst(first chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.first == first {
-		s.first = nil
-		close(first)
-	}
 }
 
 // acquire waits for a slot, until none was given back for maxSetupWait or ctx is done. The result

@@ -41,12 +41,6 @@ const (
 func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod) (runtime.SyncResult, error) {
 	st := s.state(pod.UID)
 	defer st.collectErrors()()
-	defer func() {
-		if st.endStart != nil {
-			st.endStart()
-			st.endStart = nil
-		}
-	}()
 	if !st.synced {
 		s.restore(pod, st, observed)
 		if s.hasEndedLate(pod, observed) {
