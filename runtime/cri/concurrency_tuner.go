@@ -68,6 +68,12 @@ func newTuner(initial, most int) concurrencyTuner {
 // pause begins a new window.
 func (u *concurrencyTuner) pause() { u.count, u.sum = 0, 0 }
 
+// newEpoch has starts that have begun before tell nothing.
+func (u *concurrencyTuner) newEpoch() {
+	u.epoch++
+	u.pause()
+}
+
 // done takes a finished start: how long it took, in which epoch it was begun,
 // and how many wait for their turn.
 func (u *concurrencyTuner) done(took time.Duration, epoch, waiting int) {

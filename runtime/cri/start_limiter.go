@@ -15,9 +15,12 @@ import (
 // once, so that the oldest is finished first. How many there are follows the
 // throughput that was measured, see tuner.
 //
-// The first pod after a pause is alone until it has started, or firstAlone: it runs as early
-// as the machine lets it, and the others lose next to nothing. How long it takes shows by how
-// much those that follow slow each other down.
+// Beside the first pod after a pause few others start, until it has started, or firstAlone: it runs
+// as early as the machine lets it, and the others lose next to nothing. How long it takes shows by
+// how much those that follow slow each other down.
+//
+// When few are left of many, twice as many start at a time: none comes after them that would be
+// late for it, and the processors do not run out of work at the end.
 //
 // A slot that is held for much longer than starts take is lent to the next in
 // the queue, so that calls that hang delay no other pod. A pod that hangs is tried again,
@@ -27,11 +30,13 @@ type limiter struct {
 
 	mu      sync.Mutex // guards the rest
 	tuner   concurrencyTuner
-	first   *time.Timer   // not nil: the first start after a pause is alone
+	first   *time.Timer   // not nil: the first start after a pause is under way
 	typical time.Duration // how long a start holds a slot, smoothed; 0: not known
 	hungAt  time.Time     // when a slot was lent last; zero: never
 	inUse   int
 	waiting *priority.Queue[*waiter] // by ticket
+	longest int                      // how many have waited at once, since none did last
+	drains  bool                     // few are left of many
 	tickets uint64
 }
 
@@ -52,6 +57,9 @@ const (
 	// hangMemory is how long a start that hung is remembered: longer than its call and the
 	// back-off until the next one.
 	hangMemory = 10 * time.Minute
+	// manyWait times the limit is from how many waiting starts on they are many, and fewLeft
+	// times until how many they are few.
+	manyWait, fewLeft = 6, 2
 	// noEpoch is of leases that say nothing about the tuner's limit.
 	noEpoch = -1
 )
@@ -103,6 +111,7 @@ func (l *limiter) acquire(ctx context.Context, ticket uint64) (slot, error) {
 	}
 	l.mu.Lock()
 	l.waiting.Remove(queued)
+	l.serve() // few may be left now
 	l.mu.Unlock()
 	select {
 	case got := <-w.ready: // given in the same moment
@@ -114,27 +123,47 @@ func (l *limiter) acquire(ctx context.Context, ticket uint64) (slot, error) {
 
 // serve gives out what is free. l.mu is held.
 func (l *limiter) serve() {
-	for l.waiting.Len() > 0 && l.inUse < l.limit() {
+	l.longest = max(l.longest, l.waiting.Len())
+	for l.waiting.Len() > 0 {
+		l.updateDrains()
+		if l.inUse >= l.limit() {
+			return
+		}
 		w := l.waiting.Pop()
 		l.inUse++
 		given := &lease{began: time.Now(), epoch: l.tuner.epoch}
-		if l.first != nil {
+		if l.first != nil || l.drains {
 			given.epoch = noEpoch
 		}
 		given.timer = time.AfterFunc(l.slotTimeoutNow(), func() { l.expireSlot(given) })
 		w.ready <- given
 	}
+	l.longest = 0
+	l.updateDrains()
+}
+
+// updateDrains finds out whether few are left of many. What was begun before tells the tuner nothing
+// then, since more are under way beside it. l.mu is held.
+func (l *limiter) updateDrains() {
+	limit := l.tuner.limit
+	if drains := l.longest >= manyWait*limit && l.waiting.Len() <= fewLeft*limit; drains != l.drains {
+		l.drains = drains
+		l.tuner.newEpoch()
+	}
 }
 
 // limit is how many slots there are now. l.mu is held.
 func (l *limiter) limit() int {
-	if l.first != nil {
-		return 1
+	switch {
+	case l.first != nil:
+		return max(1, l.tuner.initial/3)
+	case l.drains:
+		return max(l.tuner.limit, min(2*l.tuner.best, l.tuner.max))
 	}
 	return l.tuner.limit
 }
 
-// startFirst has the next start be alone. l.mu is held.
+// startFirst has few others start beside the next one. l.mu is held.
 func (l *limiter) startFirst() {
 	var timer *time.Timer
 	timer = time.AfterFunc(firstAlone, func() {
