@@ -18,13 +18,13 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
-// Starting a pod of one container whose image is present costs eight calls: is
-// the image there, make sandbox, make container, start, two lists of the pod, a
-// status of each. Both statuses come with events too, which may be late. Where there
+// Starting a pod of one container whose image is present costs six calls: is
+// the image there, make sandbox, make container, start, a status of each. That of the sandbox
+// comes with an event too, which may be late. Where there
 // is no event stream all pods are listed each second beside that. On a busy machine the four events
 // of one start, of which sandbox and container have two each, can come so far apart that the pod is inspected for each.
 func TestCallsOfAStart(t *testing.T) {
-	const most, inspection, events = 8, 3, 4
+	const most, inspection, events = 6, 3, 4
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
 		r := newRig(n.Dial(t), filepath.Join(n.Shared, "traffic"), n.Busybox, n.CgroupParent)
 		r.tap.eventful = true

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -23,6 +24,9 @@ import (
 func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Action, m runtime.RunOptions) runtime.ApplyResult {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &applyRun{c: c, pod: pod, m: m, images: make(map[neededImage]*fetch)}
+	if makesPod(plan) {
+		t.started = &startedPod{Pod: runtime.Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}}
+	}
 	defer cancel() // fetches without a waiter
 	t.prefetch(ctx, plan)
 	defer t.releaseSlot(false)
@@ -43,6 +47,10 @@ func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 	}
 	// What throughput is measured by are whole starts that worked.
 	t.releaseSlot(t.made && !t.yieldedSlot && len(t.failures) == 0)
+	if t.started != nil && t.made && len(t.failures) == 0 {
+		t.started.at = time.Now()
+		c.facts.addStarted(t.started)
+	}
 	cancel()
 	t.wg.Wait() // a pull that ends now changes the runtime too
 	return runtime.ApplyResult{Failures: t.failures, Changed: t.changed}
@@ -68,6 +76,7 @@ type applyRun struct {
 	changed    bool
 	unanswered bool // the runtime has not answered the stop of a container
 
+	started       *startedPod     // nil: there is more of the pod than what this Apply makes
 	sandbox       runtime.Sandbox // once known
 	made          bool            // the sandbox, by this Apply
 	sandboxConfig *v1.PodSandboxConfig

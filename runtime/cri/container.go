@@ -38,12 +38,13 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 		return err
 	}
 	t.markChanged()
-	startTime, running := time.Now(), false
+	startTime, made := time.Now(), madeContainer{}
 	op := runtime.Operation{
 		Type: runtime.OperationCreateContainer, Pod: t.pod, SandboxID: t.sandbox.ID, Container: spec.Name, Image: spec.Image,
 	}
 	if err := t.c.observe(ctx, &op, func(ctx context.Context) (err error) {
-		op.ContainerID, running, err = t.c.createContainer(ctx, t.sandbox.ID, config, t.sandboxConfig)
+		made, err = t.c.createContainer(ctx, t.sandbox.ID, config, t.sandboxConfig)
+		op.ContainerID = made.id
 		return err
 	}); err != nil {
 		t.emitFailure(ctx, spec.Name, "Failed", err)
@@ -53,7 +54,13 @@ func (t *applyRun) startContainer(ctx context.Context, a runtime.Action) error {
 	t.event(spec.Name, corev1.EventTypeNormal, "Created", "Container created: "+spec.Name)
 	t.log("container created", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID),
 		slog.String("image", spec.Image), slog.Uint64("attempt", uint64(a.Attempt)), since(startTime))...)
-	if running {
+	if made.adopted {
+		t.started = nil // one that is not expected
+	}
+	if t.started != nil {
+		t.started.addContainer(id, t.sandbox.ID, config, t.c.cfg.Node.BootID)
+	}
+	if made.running {
 		t.log("container adopted", containerAttrs(spec.Name, id, sandboxID(t.sandbox.ID))...)
 		t.linkLog(spec.Name, id, config.GetLogPath())
 		return nil
@@ -103,30 +110,36 @@ func (c *Client) startContainer(ctx context.Context, id string) error {
 // createContainer makes a container and returns its id. If the name turns out
 // to be taken by an earlier call whose response was lost, that container is
 // adopted if it was made from the same spec and has not ended, and removed
-// otherwise. running says that it runs already.
+// otherwise.
 func (c *Client) createContainer(ctx context.Context, sandboxID string, config *v1.ContainerConfig, sandbox *v1.PodSandboxConfig,
-) (id string, running bool, err error) {
+) (madeContainer, error) {
 	var r retry
 	for {
 		resp, err := do(ctx, c, "CreateContainer", config.GetMetadata().GetName(), c.cfg.Timeout, c.rs.CreateContainer,
 			&v1.CreateContainerRequest{PodSandboxId: sandboxID, Config: config, SandboxConfig: sandbox})
 		if err == nil && resp.GetContainerId() == "" {
-			return "", false, fmt.Errorf("CreateContainer %s: %w", config.GetMetadata().GetName(), errEmpty)
+			return madeContainer{}, fmt.Errorf("CreateContainer %s: %w", config.GetMetadata().GetName(), errEmpty)
 		}
 		if err == nil {
 			c.owned.add(resp.GetContainerId())
 		}
 		if err == nil || !nameTaken(err) {
-			return resp.GetContainerId(), false, err
+			return madeContainer{id: resp.GetContainerId()}, err
 		}
 		owner, failed := c.adoptContainer(ctx, sandboxID, config)
 		if owner.id != "" {
-			return owner.id, owner.running, nil
+			return madeContainer{owner.id, true, owner.running}, nil
 		}
 		if failed != nil || !r.retry(ctx, owner.found) {
-			return "", false, errors.Join(err, failed)
+			return madeContainer{}, errors.Join(err, failed)
 		}
 	}
+}
+
+// madeContainer is the result of createContainer. One that was adopted may be running.
+type madeContainer struct {
+	id               string
+	adopted, running bool
 }
 
 // nameOwner is the container that holds a name. Without an id it was of no use and

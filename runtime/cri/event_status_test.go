@@ -95,11 +95,12 @@ func TestAnEventThatDoesNotSuffice(t *testing.T) {
 		edit              func(*v1.ContainerEventResponse)
 		then              func(f *fake, c *Client, uid types.UID, id string)
 		sandbox, statuses int // calls
+		lists             int
 	}{
 		"it has no statuses":          {edit: func(e *v1.ContainerEventResponse) { e.PodSandboxStatus, e.ContainersStatuses = nil, nil }, sandbox: 1, statuses: 1},
-		"the sandbox is not ready":    {edit: func(e *v1.ContainerEventResponse) { e.PodSandboxStatus.State = v1.PodSandboxState_SANDBOX_NOTREADY }, sandbox: 1},
-		"the sandbox has no address":  {edit: func(e *v1.ContainerEventResponse) { e.PodSandboxStatus.Network = nil }, sandbox: 1},
-		"it is of another sandbox":    {edit: func(e *v1.ContainerEventResponse) { e.PodSandboxStatus.Id = "former" }, sandbox: 1},
+		"the sandbox is not ready":    {edit: func(e *v1.ContainerEventResponse) { e.PodSandboxStatus.State = v1.PodSandboxState_SANDBOX_NOTREADY }, sandbox: 1, lists: 1},
+		"the sandbox has no address":  {edit: func(e *v1.ContainerEventResponse) { e.PodSandboxStatus.Network = nil }, sandbox: 1, statuses: 1},
+		"it is of another sandbox":    {edit: func(e *v1.ContainerEventResponse) { e.PodSandboxStatus.Id = "former" }, sandbox: 1, lists: 1},
 		"the time is rounded":         {edit: func(e *v1.ContainerEventResponse) { e.CreatedAt = time.Now().Unix() * int64(time.Second) }, statuses: 1},
 		"the time is missing":         {edit: func(e *v1.ContainerEventResponse) { e.CreatedAt = 0 }, statuses: 1},
 		"the container was not begun": {edit: eachStatus(func(st *v1.ContainerStatus) { st.StartedAt = 0 }), statuses: 1},
@@ -111,12 +112,12 @@ func TestAnEventThatDoesNotSuffice(t *testing.T) {
 			then: func(_ *fake, c *Client, uid types.UID, id string) {
 				time.Sleep(time.Microsecond)
 				c.facts.forgetContainer(uid, id)
-			}, statuses: 1,
+			}, statuses: 1, lists: 1,
 		},
 		"it was changed since": {then: func(_ *fake, c *Client, uid types.UID, id string) {
 			time.Sleep(time.Microsecond)
 			c.facts.forgetContainer(uid, id)
-		}, statuses: 1},
+		}, statuses: 1, lists: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -138,6 +139,7 @@ func TestAnEventThatDoesNotSuffice(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, tc.sandbox, f.count("PodSandboxStatus"), "PodSandboxStatus")
 				assert.Equal(t, tc.statuses, f.count("ContainerStatus"), "ContainerStatus")
+				assert.Equal(t, tc.lists, f.count("ListContainers"), "ListContainers")
 				asked, err := f.client(t, Config{}).Pod(t.Context(), pod.UID)
 				require.NoError(t, err)
 				got.ObservedAt, asked.ObservedAt = time.Time{}, time.Time{}

@@ -22,8 +22,12 @@ const inspectAtOnce = 4
 // Pod inspects one pod: two filtered list calls and a status call for each
 // sandbox and container whose status is not known already, from an earlier call or
 // from an event that Watch has received. A pod of which the
-// runtime has nothing of the owner's is an empty Pod with that UID and no error.
+// runtime has nothing of the owner's is an empty Pod with that UID and no error. The first inspection after an
+// Apply that has made all there is of a pod needs no lists.
 func (c *Client) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
+	if p, ok := c.inspectStarted(ctx, uid); ok {
+		return p, nil
+	}
 	began := time.Now()
 	known := c.facts.of(uid)
 	sandboxes, containers, err := c.list(ctx, map[string]string{runtime.LabelPodUID: string(uid)})
@@ -62,6 +66,7 @@ func (c *Client) InspectListedPod(ctx context.Context, listed runtime.Pod) (runt
 	if err := c.fillIn(ctx, &p, known); err != nil {
 		return runtime.Pod{}, err
 	}
+	newestFirst(&p)
 	c.facts.recordList(p, known)
 	return p, nil
 }

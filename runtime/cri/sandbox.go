@@ -35,7 +35,7 @@ func (t *applyRun) createSandbox(ctx context.Context, a runtime.Action) error {
 // createSandboxFrom returns the id of the sandbox also if it is of no use.
 func (t *applyRun) createSandboxFrom(ctx context.Context, a runtime.Action, config *v1.PodSandboxConfig) (string, error) {
 	startTime, handler := time.Now(), translate.RuntimeHandler(t.pod)
-	id, err := t.c.runSandbox(ctx, config, handler)
+	id, adopted, err := t.c.runSandbox(ctx, config, handler)
 	if err != nil {
 		return "", err
 	}
@@ -57,32 +57,38 @@ func (t *applyRun) createSandboxFrom(ctx context.Context, a runtime.Action, conf
 		return id, fmt.Errorf("sandbox %s ended right after its start: %w", id, runtime.ErrNotReady)
 	}
 	t.c.facts.addSandbox(t.pod.UID, t.sandbox, time.Now())
+	if adopted {
+		t.started = nil // there may be containers in it
+	}
+	if t.started != nil {
+		t.started.Sandboxes = []runtime.Sandbox{t.sandbox}
+	}
 	return id, nil
 }
 
 // runSandbox makes a sandbox. If its name turns out to be taken by an earlier call
 // whose response was lost, that sandbox is adopted, or removed if it is of no use,
 // and the name tried again.
-func (c *Client) runSandbox(ctx context.Context, config *v1.PodSandboxConfig, handler string) (string, error) {
+func (c *Client) runSandbox(ctx context.Context, config *v1.PodSandboxConfig, handler string) (id string, adopted bool, err error) {
 	var r retry
 	for {
 		resp, err := do(ctx, c, "RunPodSandbox", "", 2*c.cfg.Timeout, c.rs.RunPodSandbox,
 			&v1.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 		if err == nil && resp.GetPodSandboxId() == "" {
-			return "", fmt.Errorf("RunPodSandbox: %w", errEmpty)
+			return "", false, fmt.Errorf("RunPodSandbox: %w", errEmpty)
 		}
 		if err == nil {
 			c.owned.add(resp.GetPodSandboxId())
 		}
 		if err == nil || !nameTaken(err) {
-			return resp.GetPodSandboxId(), err
+			return resp.GetPodSandboxId(), false, err
 		}
 		id, found, failed := c.adoptSandbox(ctx, config)
 		if id != "" {
-			return id, nil
+			return id, true, nil
 		}
 		if failed != nil || !r.retry(ctx, found) {
-			return "", errors.Join(err, failed)
+			return "", false, errors.Join(err, failed)
 		}
 	}
 }

@@ -31,9 +31,10 @@ type podFacts struct {
 	// stamp changes with everything that this Client changed itself: what an
 	// inspection saw that began before is not taken for a fact.
 	stamp      uint64
-	changedAt  time.Time // with stamp; zero: never
-	observedAt time.Time // when the latest recorded inspection began; zero: there is none
-	event      *podEvent // the latest start that is not known to be older than that; nil: none
+	changedAt  time.Time   // with stamp; zero: never
+	observedAt time.Time   // when the latest recorded inspection began; zero: there is none
+	event      *podEvent   // the latest start that is not known to be older than that; nil: none
+	started    *startedPod // by the latest Apply, if nothing was inspected or changed since; nil: it was not
 }
 
 // podEvent is what came with the event of the start of a container or a sandbox.
@@ -107,7 +108,7 @@ func (f *statusCache) change(uid types.UID, by func(podFacts) podFacts) {
 	defer f.mu.Unlock()
 	k := by(f.pods[uid])
 	f.stamp++
-	k.stamp, k.changedAt = f.stamp, time.Now()
+	k.stamp, k.changedAt, k.started = f.stamp, time.Now(), nil
 	f.put(uid, k)
 }
 

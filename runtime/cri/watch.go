@@ -37,7 +37,10 @@ func (c *Client) WatchTimestamped(ctx context.Context, notify func(uid types.UID
 		if ev, err = stream.Recv(); err == nil {
 			if uid := c.podOf(ev); uid != "" {
 				at := happenedAt(ev)
-				if ev.GetContainerEventType() == v1.ContainerEventType_CONTAINER_STARTED_EVENT {
+				switch what := ev.GetContainerEventType(); {
+				case what == v1.ContainerEventType_CONTAINER_STOPPED_EVENT, what == v1.ContainerEventType_CONTAINER_DELETED_EVENT:
+					c.facts.dropStarted(uid)
+				case what == v1.ContainerEventType_CONTAINER_STARTED_EVENT:
 					c.facts.addEvent(uid, podEvent{time.Now(), at, ev.GetPodSandboxStatus(), ev.GetContainersStatuses()})
 				}
 				notify(uid, at)

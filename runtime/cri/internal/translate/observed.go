@@ -52,6 +52,9 @@ func AddSandboxStatus(s runtime.Sandbox, st *v1.PodSandboxStatus) runtime.Sandbo
 	if st.GetState() == v1.PodSandboxState_SANDBOX_NOTREADY {
 		s.State = runtime.SandboxNotReady
 	}
+	if created := at(st.GetCreatedAt()); !created.IsZero() {
+		s.Created = created
+	}
 	if ip := st.GetNetwork().GetIp(); ip != "" {
 		s.IPs = append(s.IPs, ip)
 	}
@@ -161,6 +164,9 @@ func cutShort(st *v1.ContainerStatus) bool {
 // AddContainerStatus adds what only the status of a container tells.
 func AddContainerStatus(c runtime.Container, st *v1.ContainerStatus) runtime.Container {
 	c.State = stateOf(st.GetState())
+	if created := at(st.GetCreatedAt()); !created.IsZero() {
+		c.Created = created
+	}
 	c.Started, c.Finished = at(st.GetStartedAt()), at(st.GetFinishedAt())
 	c.ExitCode, c.Reason, c.Message = st.GetExitCode(), st.GetReason(), st.GetMessage()
 	if cutShort(st) {
