@@ -37,12 +37,7 @@ func (c *Client) WatchTimestamped(ctx context.Context, notify func(uid types.UID
 		if ev, err = stream.Recv(); err == nil {
 			if uid := c.podOf(ev); uid != "" {
 				at := happenedAt(ev)
-				switch what := ev.GetContainerEventType(); {
-				case what == v1.ContainerEventType_CONTAINER_STOPPED_EVENT, what == v1.ContainerEventType_CONTAINER_DELETED_EVENT:
-					c.facts.dropStarted(uid)
-				case what == v1.ContainerEventType_CONTAINER_STARTED_EVENT:
-					c.facts.addEvent(uid, podEvent{time.Now(), at, ev.GetPodSandboxStatus(), ev.GetContainersStatuses()})
-				}
+				c.learn(uid, at, ev)
 				notify(uid, at)
 			}
 		}
@@ -51,6 +46,17 @@ func (c *Client) WatchTimestamped(ctx context.Context, notify func(uid types.UID
 		err = status.Error(codes.Unavailable, "the runtime ended the stream")
 	}
 	return newError(ctx, ctx, rpc, "", 0, err)
+}
+
+// learn remembers what an event has for the next inspection of the pod.
+func (c *Client) learn(uid types.UID, at time.Time, ev *v1.ContainerEventResponse) {
+	switch ev.GetContainerEventType() {
+	case v1.ContainerEventType_CONTAINER_CREATED_EVENT:
+	case v1.ContainerEventType_CONTAINER_STARTED_EVENT:
+		c.facts.addEvent(uid, podEvent{time.Now(), at, ev.GetPodSandboxStatus(), ev.GetContainersStatuses()})
+	case v1.ContainerEventType_CONTAINER_STOPPED_EVENT, v1.ContainerEventType_CONTAINER_DELETED_EVENT:
+		c.facts.dropStarted(uid)
+	}
 }
 
 func happenedAt(ev *v1.ContainerEventResponse) time.Time {
