@@ -26,6 +26,8 @@ func (c *Client) Apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 	t := &applyRun{c: c, pod: pod, m: m, images: make(map[neededImage]*fetch)}
 	if makesPod(plan) {
 		t.started = &startedPod{Pod: runtime.Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}}
+	} else {
+		c.facts.needLists(pod.UID)
 	}
 	defer cancel() // fetches without a waiter
 	t.prefetch(ctx, plan)

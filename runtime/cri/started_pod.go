@@ -41,12 +41,12 @@ func (s *startedPod) addContainer(id, sandboxID string, config *v1.ContainerConf
 	}, bootID))
 }
 
-// dropStarted has the next inspection use lists: something has happened that no Apply did.
-func (f *statusCache) dropStarted(uid types.UID) {
+// needLists has the next inspection use lists: something of the pod has ended, or is about to change.
+func (f *statusCache) needLists(uid types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if k := f.pods[uid]; k.started != nil {
-		k.started = nil
+	if k, ok := f.pods[uid]; ok {
+		k.started, k.needsLists = nil, true
 		f.put(uid, k)
 	}
 }
@@ -77,12 +77,12 @@ func (c *Client) inspectStarted(ctx context.Context, uid types.UID) (p runtime.P
 	return p, err == nil && len(p.Sandboxes) == len(s.Sandboxes) && len(p.Containers) == len(s.Containers)
 }
 
-// addStarted remembers how the lists would have a pod, unless it was changed since.
+// addStarted remembers how the lists would have a pod, unless it was changed or something of it has ended.
 func (f *statusCache) addStarted(s *startedPod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	k := f.pods[s.UID]
-	if len(k.sandboxes) == 1 && k.sandboxes[0].ID == s.Sandboxes[0].ID {
+	if !k.needsLists && len(k.sandboxes) == 1 && k.sandboxes[0].ID == s.Sandboxes[0].ID {
 		k.started = s
 		f.put(s.UID, k)
 	}

@@ -130,7 +130,13 @@ func TestAStartedPodThatNeedsLists(t *testing.T) {
 		}},
 		"some time ago":            {after: func(*fake, *Client, *corev1.Pod) { time.Sleep(startedFresh) }},
 		"it was inspected":         {after: func(_ *fake, c *Client, pod *corev1.Pod) { _, _ = c.Pod(context.Background(), pod.UID) }},
-		"something of it has died": {after: func(_ *fake, c *Client, pod *corev1.Pod) { c.facts.dropStarted(pod.UID) }},
+		"something of it has died": {after: func(_ *fake, c *Client, pod *corev1.Pod) { c.facts.needLists(pod.UID) }},
+		"it was killed": {after: func(_ *fake, c *Client, pod *corev1.Pod) {
+			_ = c.Kill(context.Background(), pod, runtime.Pod{UID: pod.UID}, runtime.Termination{})
+		}},
+		"another Apply": {after: func(_ *fake, c *Client, pod *corev1.Pod) {
+			apply(c, pod, []runtime.Action{{Type: runtime.Wait, Container: "main"}})
+		}},
 		"the container is missing": {after: func(f *fake, _ *Client, _ *corev1.Pod) { clear(f.containers) }},
 		"a status call fails": {after: func(f *fake, _ *Client, _ *corev1.Pod) {
 			failed := false
@@ -179,16 +185,31 @@ func TestAStartedPodThatNeedsLists(t *testing.T) {
 	}
 }
 
-// An event of an end is enough for the next inspection to use lists.
+// An event of an end is enough for the next inspection to use lists, also if it comes before all has started.
 func TestAnEventOfAnEndAsksForLists(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, pod := newFake(), onePod("main")
-		c := startEventful(t, f, pod, func(*v1.ContainerEventResponse) {})
-		require.NotNil(t, c.facts.of(pod.UID).started)
-		e := f.event()
-		e.ContainerEventType = v1.ContainerEventType_CONTAINER_STOPPED_EVENT
-		f.events <- e
-		synctest.Wait()
-		assert.Nil(t, c.facts.of(pod.UID).started)
-	})
+	for name, whileItStarts := range map[string]bool{"before all has started": true, "after that": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, pod := newFake(), onePod("main")
+				end := func(e *v1.ContainerEventResponse) {
+					e.ContainerEventType = v1.ContainerEventType_CONTAINER_STOPPED_EVENT
+				}
+				c := startEventful(t, f, pod, func(e *v1.ContainerEventResponse) {
+					if whileItStarts && len(e.GetContainersStatuses()) > 0 {
+						end(e)
+					}
+				})
+				assert.Equal(t, whileItStarts, c.facts.of(pod.UID).started == nil)
+				e := f.event()
+				end(e)
+				f.events <- e
+				synctest.Wait()
+				assert.Nil(t, c.facts.of(pod.UID).started)
+				_, err := c.Pod(t.Context(), pod.UID)
+				require.NoError(t, err)
+				assert.Equal(t, 1, f.count("ListContainers"))
+				assert.False(t, c.facts.of(pod.UID).needsLists, "it is of no more use")
+			})
+		})
+	}
 }

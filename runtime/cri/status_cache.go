@@ -35,6 +35,7 @@ type podFacts struct {
 	observedAt time.Time   // when the latest recorded inspection began; zero: there is none
 	event      *podEvent   // the latest start that is not known to be older than that; nil: none
 	started    *startedPod // by the latest Apply, if nothing was inspected or changed since; nil: it was not
+	needsLists bool        // something has happened since the latest inspection that was not a start
 }
 
 // podEvent is what came with the event of the start of a container or a sandbox.

@@ -55,7 +55,7 @@ func (c *Client) learn(uid types.UID, at time.Time, ev *v1.ContainerEventRespons
 	case v1.ContainerEventType_CONTAINER_STARTED_EVENT:
 		c.facts.addEvent(uid, podEvent{time.Now(), at, ev.GetPodSandboxStatus(), ev.GetContainersStatuses()})
 	case v1.ContainerEventType_CONTAINER_STOPPED_EVENT, v1.ContainerEventType_CONTAINER_DELETED_EVENT:
-		c.facts.dropStarted(uid)
+		c.facts.needLists(uid)
 	}
 }
 
