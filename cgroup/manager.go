@@ -99,6 +99,7 @@ type Manager struct {
 	unenforced []string                        // limits that cannot be enforced, with the reason
 	pods       map[types.UID]podGroup          // changed only by put
 	requested  map[corev1.PodQOSClass]requests // of all pods of a class
+	removed    map[types.UID]struct{}          // pods whose cgroups were removed since the last PodUIDs
 
 	names      names
 	namesFinal bool // the driver is known
@@ -157,6 +158,7 @@ func New(cfg Config) (*Manager, error) {
 	return &Manager{
 		cfg: cfg, names: names{cfg.Driver, cfg.Parent}, namesFinal: cfg.RuntimeDriver == nil,
 		pods: make(map[types.UID]podGroup), lastLimits: make(map[string]limits), requested: make(map[corev1.PodQOSClass]requests),
+		removed: make(map[types.UID]struct{}),
 	}, nil
 }
 
@@ -324,8 +326,10 @@ func (m *Manager) put(uid types.UID, now podGroup) (had podGroup) {
 	before = m.requested[now.qos]
 	m.requested[now.qos] = requests{before.milli + now.milli, before.memory + now.memory}
 	m.pods[uid] = now
+	delete(m.removed, uid)
 	if now.group == "" {
 		delete(m.pods, uid)
+		m.removed[uid] = struct{}{}
 	}
 	return had
 }
@@ -341,6 +345,7 @@ func (m *Manager) PodUIDs() ([]types.UID, error) {
 	var errs []error
 	names := m.named()
 	found := make(map[types.UID]struct{})
+	m.forgetRemoved() // one that is found may have been made since
 	for _, q := range tiers() {
 		for _, dir := range t.dirs(names.tier(q)) {
 			entries, err := os.ReadDir(dir)

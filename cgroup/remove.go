@@ -27,13 +27,14 @@ const (
 // Remove kills all processes in the cgroups of a pod and removes the cgroups from every
 // hierarchy. It waits up to 10s for the processes to exit; after an error the caller
 // must call it again. It returns nil for a pod without cgroups, and for one whose cgroups
-// belong to another owner.
+// belong to another owner. After a success it does nothing for the pod until the next Ensure
+// or PodUIDs.
 func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	if err := checkUID(uid); err != nil {
 		return err
 	}
 	t := m.opened()
-	if t == nil {
+	if t == nil || m.wasRemoved(uid) {
 		return nil
 	}
 	groups, err := m.groupsOf(t, uid)
@@ -51,6 +52,22 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 		return nil
 	}
 	return m.setTiers(t)
+}
+
+// wasRemoved reports whether nothing is left of the cgroups of a pod. A pod that ends is removed by
+// several callers, each of which would search all hierarchies and classes.
+func (m *Manager) wasRemoved(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.removed[uid]
+	return ok
+}
+
+// forgetRemoved has the next Remove of each pod search the hierarchies.
+func (m *Manager) forgetRemoved() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.removed)
 }
 
 // groupsOf returns all cgroups that the pod can have, in all QoS classes, because a pod

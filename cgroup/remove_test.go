@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // RT-19: a container with a writable cgroup can nest cgroups deeper than any path.
@@ -37,4 +38,32 @@ func TestRemoveTree_DeepTree(t *testing.T) {
 	require.NoError(t, removeTree(t.Context(), dir))
 	assert.NoDirExists(t, dir)
 	require.NoError(t, removeTree(t.Context(), dir), "there is none")
+}
+
+// A pod that ends is removed several times. Only what can have been made since is looked up: after an
+// Ensure, and what PodUIDs finds.
+func TestManager_RemovesOnce(t *testing.T) {
+	m, err := New(Config{})
+	require.NoError(t, err)
+	tr := &recordedTree{root: t.TempDir()}
+	m.tree = tr
+	const uid = "b1e5"
+	group, err := m.named().pod(corev1.PodQOSBurstable, uid)
+	require.NoError(t, err)
+	dir := tr.dirs(group)[0]
+	remove := func() bool {
+		t.Helper()
+		require.NoError(t, os.MkdirAll(dir, 0o700))
+		require.NoError(t, m.Remove(t.Context(), uid))
+		_, err := os.Stat(dir)
+		return os.IsNotExist(err)
+	}
+	assert.True(t, remove(), "of a process before this one")
+	assert.False(t, remove(), "it was removed")
+	_, err = m.PodUIDs()
+	require.NoError(t, err)
+	assert.True(t, remove())
+	m.put(uid, podGroup{qos: corev1.PodQOSBurstable, group: group})
+	assert.True(t, remove())
+	assert.False(t, remove())
 }

@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -62,6 +63,8 @@ func (t *recordedTree) weigh(group string, l limits) error {
 	t.all = append(t.all, fmt.Sprint("weigh ", group, " ", l.shares))
 	return t.err
 }
+
+func (t *recordedTree) release(context.Context, string) error { return nil }
 
 func (t *recordedTree) dirs(group string) []string { return []string{filepath.Join(t.root, group)} }
 
