@@ -102,6 +102,19 @@ func (w *testEnv) Write(b []byte) (int, error) {
 	return w.said.Write(b)
 }
 
+// saidOf returns the end of what the agent has logged of a pod.
+func (w *testEnv) saidOf(pod string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var of strings.Builder
+	for line := range strings.Lines(w.said.String()) {
+		if strings.Contains(line, pod) {
+			of.WriteString(line)
+		}
+	}
+	return of.String()[max(0, of.Len()-32<<10):]
+}
+
 // Record takes the agent's events.
 func (w *testEnv) Record(e *corev1.Event) {
 	w.mu.Lock()

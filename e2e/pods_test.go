@@ -120,6 +120,11 @@ func TestPods(t *testing.T) {
 				require.NotNil(t, check, name)
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
+					t.Cleanup(func() {
+						if t.Failed() {
+							t.Logf("the agent said of it:\n%s", w.saidOf(name+"-"+nodeName))
+						}
+					})
 					check(&pod{testEnv: w, t: t, name: name, file: filepath.Base(f)})
 				})
 			}
