@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -107,6 +108,8 @@ func TestExecutor_UserOpensItsStreams(t *testing.T) {
 		assert.Zero(t, code, name)
 		assert.Equal(t, "out", strings.TrimSpace(stdout.String()), name)
 	}
+	// The two streams are logged side by side, and the container may still be about to write.
+	require.Eventually(t, func() bool { return len(embeddedtest.ReadLog(t, path)) >= 2 }, time.Minute, 10*time.Millisecond)
 	assert.ElementsMatch(t, []string{"stdout F out", "stderr F err"}, embeddedtest.ReadLog(t, path))
 }
 

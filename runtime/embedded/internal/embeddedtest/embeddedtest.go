@@ -139,7 +139,8 @@ func ReadLog(t testing.TB, path string) []string {
 	}
 	require.NoError(t, err)
 	var out []string
-	for line := range strings.SplitSeq(strings.TrimSuffix(string(b), "\n"), "\n") {
+	for line := range strings.Lines(string(b)) {
+		line = strings.TrimSuffix(line, "\n")
 		stamp, rest, ok := strings.Cut(line, " ")
 		require.True(t, ok, "log line %q", line)
 		_, err := time.Parse(time.RFC3339Nano, stamp)
