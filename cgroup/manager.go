@@ -329,6 +329,9 @@ func (m *Manager) put(uid types.UID, now podGroup) (had podGroup) {
 	delete(m.removed, uid)
 	if now.group == "" {
 		delete(m.pods, uid)
+		if len(m.removed) >= maxRemoved {
+			clear(m.removed) // a program may never call PodUIDs
+		}
 		m.removed[uid] = struct{}{}
 	}
 	return had

@@ -22,6 +22,8 @@ import (
 const (
 	removeTimeout = 10 * time.Second
 	removePause   = 10 * time.Millisecond
+	// maxRemoved bounds the pods that are remembered as removed.
+	maxRemoved = 1000
 )
 
 // Remove kills all processes in the cgroups of a pod and removes the cgroups from every

@@ -3,6 +3,7 @@
 package cgroup
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // RT-19: a container with a writable cgroup can nest cgroups deeper than any path.
@@ -66,4 +68,10 @@ func TestManager_RemovesOnce(t *testing.T) {
 	m.put(uid, podGroup{qos: corev1.PodQOSBurstable, group: group})
 	assert.True(t, remove())
 	assert.False(t, remove())
+
+	for i := range 3 * maxRemoved {
+		m.put(types.UID(fmt.Sprint("other", i)), podGroup{})
+		require.LessOrEqual(t, len(m.removed), maxRemoved)
+	}
+	assert.True(t, remove(), "it was one of many")
 }
