@@ -99,8 +99,9 @@ type Config struct {
 
 	// InitialParallelStarts is how many pods may be in the middle of their start at a
 	// time, to begin with; from then on the number follows the throughput, up to
-	// MaxParallelStarts. After a pause the first start is alone, for half a second at most
-	// and unless one has hung in the last ten minutes.
+	// MaxParallelStarts. After a pause a third of them start until the first has started, but
+	// at least one, for half a second at most and unless one has hung in the last ten minutes.
+	// The last of many start twice as many at a time.
 	// If more than ten times as many wait after the next ones, it is two thirds higher. [1.5 for each CPU, but 3 at least; 16 times InitialParallelStarts]
 	InitialParallelStarts, MaxParallelStarts int
 	// StartSlotTimeout is how long a start may hold up others at most; one that takes

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -25,12 +26,8 @@ type startedPod struct {
 // makesPod reports whether a plan makes the first sandbox of a pod, starts containers in it, and does
 // nothing else.
 func makesPod(plan []runtime.Action) bool {
-	for i, a := range plan {
-		if i == 0 && (a.Type != runtime.CreateSandbox || a.Attempt != 0) || i > 0 && a.Type != runtime.StartContainer {
-			return false
-		}
-	}
-	return len(plan) > 0
+	isOther := func(a runtime.Action) bool { return a.Type != runtime.StartContainer }
+	return len(plan) > 0 && plan[0].Type == runtime.CreateSandbox && plan[0].Attempt == 0 && !slices.ContainsFunc(plan[1:], isOther)
 }
 
 // addContainer adds a container that was just made. Its state is left open, so that the runtime is asked for it.
