@@ -37,6 +37,8 @@ type fakeNode struct {
 	kills    []runtime.Termination // requested
 	killed   runtime.Termination   // the last
 	opts     runtime.RunOptions
+	newer    time.Time   // than which the last inspection was to be
+	askedAt  time.Time   // the last RequestInspection
 	inUse    error       // why the limit of the cgroup is not lowered yet
 	limited  *corev1.Pod // whose limits the cgroup was to get last
 }
@@ -67,10 +69,15 @@ func (n *fakeNode) Kill(_ context.Context, _ *corev1.Pod, _ runtime.Pod, t runti
 	return n.step("kill")
 }
 func (n *fakeNode) Remove(context.Context, runtime.Pod) error { return n.step("remove containers") }
-func (n *fakeNode) GetNewerThan(context.Context, types.UID, time.Time) (runtime.Pod, error) {
+func (n *fakeNode) GetNewerThan(_ context.Context, _ types.UID, at time.Time) (runtime.Pod, error) {
+	n.newer = at
 	return n.observed, n.step("inspect")
 }
-func (n *fakeNode) RequestInspection(types.UID) { _ = n.step("request inspection") }
+
+func (n *fakeNode) RequestInspection(types.UID) {
+	n.askedAt = time.Now()
+	_ = n.step("request inspection")
+}
 
 func (n *fakeNode) Observe(_ *corev1.Pod, r runtime.Report) corev1.PodStatus {
 	_ = n.step("status")

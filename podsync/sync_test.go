@@ -251,6 +251,7 @@ func TestTerminate_RecordsResults(t *testing.T) {
 	require.NoError(t, s.Terminate(t.Context(), newTestPod(), runtime.Pod{}, runtime.Termination{GracePeriod: time.Second, Deleted: true}))
 	require.Equal(t, []string{"status", "stop probes", "kill", "request inspection", "inspect", "status", "remove probes"}, n.trace,
 		"an inspection that began at the time of the kill may have missed it, and is not enough")
+	require.False(t, n.newer.After(n.askedAt), "the inspection that was requested is new enough")
 	require.EqualValues(t, 143, n.reports[1].Observed.Containers[0].ExitCode)
 	require.NotNil(t, n.reports[0].Termination)
 }

@@ -45,9 +45,11 @@ func (s *Syncer) Terminate(ctx context.Context, pod *corev1.Pod, observed runtim
 		s.emitOnce(ctx, pod, st, reasonKill, err)
 		return fmt.Errorf("kill pod: %w", err)
 	}
-	// An inspection that began in this same instant may have missed the stop.
+	// An inspection that began in this same instant may have missed the stop, so that one is requested. stopped is not
+	// later than that, or another one would have to follow.
+	stopped := time.Now()
 	s.cfg.PodCache.RequestInspection(pod.UID)
-	final, err := s.cfg.PodCache.GetNewerThan(ctx, pod.UID, time.Now())
+	final, err := s.cfg.PodCache.GetNewerThan(ctx, pod.UID, stopped)
 	if err != nil {
 		return fmt.Errorf("inspect terminated pod: %w", err)
 	}
