@@ -23,12 +23,18 @@ const inspectAtOnce = 4
 // sandbox and container whose status is not known already, from an earlier call or
 // from an event that Watch has received. A pod of which the
 // runtime has nothing of the owner's is an empty Pod with that UID and no error. The first inspection after an
-// Apply that has made all there is of a pod needs no lists.
+// Apply that has made all there is of a pod needs no lists, and that after a Remove of all of it no call.
 func (c *Client) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
+	began := time.Now()
+	if c.facts.takeRemoved(uid) {
+		return runtime.Pod{UID: uid, ObservedAt: began}, nil
+	}
 	if p, ok := c.inspectStarted(ctx, uid); ok {
 		return p, nil
 	}
-	began := time.Now()
+	if p, ok := c.inspectKilled(ctx, uid); ok {
+		return p, nil
+	}
 	known := c.facts.of(uid)
 	sandboxes, containers, err := c.list(ctx, map[string]string{runtime.LabelPodUID: string(uid)})
 	if err != nil {
@@ -59,9 +65,13 @@ func (c *Client) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 // InspectListedPod completes a pod that Pods returned: a status call for each sandbox and
 // container whose status is not known already, and no list.
 func (c *Client) InspectListedPod(ctx context.Context, listed runtime.Pod) (runtime.Pod, error) {
+	return c.complete(ctx, listed, c.facts.of(listed.UID))
+}
+
+// complete is InspectListedPod with what is known.
+func (c *Client) complete(ctx context.Context, listed runtime.Pod, known podFacts) (runtime.Pod, error) {
 	p := listed
 	p.Sandboxes, p.Containers = slices.Clone(p.Sandboxes), slices.Clone(p.Containers)
-	known := c.facts.of(p.UID)
 	p.ObservedAt = time.Now() // of the statuses
 	if err := c.fillIn(ctx, &p, known); err != nil {
 		return runtime.Pod{}, err

@@ -28,7 +28,8 @@ import (
 // Kill may be called again with a shorter grace period after the context of an earlier
 // call was cancelled. A preStop hook that has completed does not run again.
 func (c *Client) Kill(ctx context.Context, pod *corev1.Pod, observed runtime.Pod, e runtime.Termination) error {
-	c.facts.needLists(pod.UID)
+	c.facts.beginKill(pod.UID, observed)
+	defer c.facts.endKill(pod.UID)
 	stops := runtime.PlanTermination(pod, observed, e, time.Now())
 	if err := c.stopAll(ctx, pod, &observed, stops, terminationReason(e)); err != nil {
 		return err

@@ -94,7 +94,7 @@ func (c *Client) Remove(ctx context.Context, observed runtime.Pod) error {
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		c.facts.forget(observed.UID)
+		c.facts.setRemoved(observed)
 		for _, ct := range observed.Containers {
 			c.forgetRemoved(ct.ID)
 		}

@@ -31,11 +31,13 @@ type podFacts struct {
 	// stamp changes with everything that this Client changed itself: what an
 	// inspection saw that began before is not taken for a fact.
 	stamp      uint64
-	changedAt  time.Time   // with stamp; zero: never
-	observedAt time.Time   // when the latest recorded inspection began; zero: there is none
-	event      *podEvent   // the latest start that is not known to be older than that; nil: none
-	started    *startedPod // by the latest Apply, if nothing was inspected or changed since; nil: it was not
-	needsLists bool        // something has happened since the latest inspection that was not a start
+	changedAt  time.Time    // with stamp; zero: never
+	observedAt time.Time    // when the latest recorded inspection began; zero: there is none
+	event      *podEvent    // the latest start that is not known to be older than that; nil: none
+	started    *startedPod  // by the latest Apply, if nothing was inspected or changed since; nil: it was not
+	needsLists bool         // something has happened since the latest inspection that was not a start
+	killing    *runtime.Pod // what a Kill under way stops; nil: there is none
+	removed    bool         // this Client has removed all of it a moment ago
 }
 
 // podEvent is what came with the event of the start of a container or a sandbox.
@@ -61,13 +63,6 @@ func (f *statusCache) of(uid types.UID) podFacts {
 	return f.pods[uid]
 }
 
-// forget drops all that is known of a pod.
-func (f *statusCache) forget(uid types.UID) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.pods, uid)
-}
-
 // recordList remembers what an inspection found. before is what was known when it
 // began.
 func (f *statusCache) recordList(p runtime.Pod, before podFacts) {
@@ -77,7 +72,7 @@ func (f *statusCache) recordList(p runtime.Pod, before podFacts) {
 	if old.stamp != before.stamp {
 		return
 	}
-	k := podFacts{containers: p.Containers, stamp: old.stamp, changedAt: old.changedAt, observedAt: p.ObservedAt}
+	k := podFacts{containers: p.Containers, stamp: old.stamp, changedAt: old.changedAt, observedAt: p.ObservedAt, killing: old.killing}
 	if old.event != nil && old.event.after(p.ObservedAt) {
 		k.event = old.event
 	}
@@ -109,7 +104,7 @@ func (f *statusCache) change(uid types.UID, by func(podFacts) podFacts) {
 	defer f.mu.Unlock()
 	k := by(f.pods[uid])
 	f.stamp++
-	k.stamp, k.changedAt, k.started = f.stamp, time.Now(), nil
+	k.stamp, k.changedAt, k.started, k.removed = f.stamp, time.Now(), nil, false
 	f.put(uid, k)
 }
 
