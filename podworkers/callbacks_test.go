@@ -95,8 +95,8 @@ func TestWorkers_PodFinished(t *testing.T) {
 	})
 }
 
-// The termination of an orphan needs no inspection, because no call follows.
-func TestWorkers_OrphanNeedsNoInspection(t *testing.T) {
+// An orphan that was terminated was removed as well: it is inspected, so that others do not take it for one that is there.
+func TestWorkers_TerminatedOrphanIsInspected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var callbacks []string
 		w := runWorkers(t, &fakeSyncer{}, func(c *podworkers.Config) {
@@ -109,7 +109,7 @@ func TestWorkers_OrphanNeedsNoInspection(t *testing.T) {
 		})
 		w.Update(podworkers.Update{Orphan: &runtime.Pod{UID: "o"}})
 		synctest.Wait()
-		assert.Equal(t, []string{"started o", "ended o false"}, callbacks)
+		assert.Equal(t, []string{"started o", "ended o true"}, callbacks)
 	})
 }
 

@@ -275,7 +275,7 @@ func (s *podState) completeSync(result runtime.SyncResult, stillSettled bool, p 
 
 func (s *podState) completeTermination(e *effect) {
 	s.failures, s.deferUntil = 0, time.Time{}
-	e.inspect = false
+	e.inspect = s.orphan // which was removed
 	if s.orphan {
 		s.resourcesReleased, s.urgency = true, notRequested
 		s.moveTo(Finished, e)
@@ -288,7 +288,7 @@ func (s *podState) completeTermination(e *effect) {
 
 func (s *podState) completeFinish(call SyncCall, e *effect) {
 	s.failures, s.deferUntil = 0, time.Time{}
-	e.inspect = false
+	e.inspect = call.Termination.Deleted // its containers were removed
 	s.resourcesReleased = call.Termination.Deleted
 	s.urgency = notRequested
 	s.deletionHandled = call.Pod.DeletionTimestamp != nil
