@@ -39,6 +39,10 @@ func (h hanging) Pod(ctx context.Context, uid types.UID) (runtime.Pod, error) {
 	return runtime.Pod{}, context.Cause(ctx)
 }
 
+func (h hanging) InspectListedPod(ctx context.Context, listed runtime.Pod) (runtime.Pod, error) {
+	return h.Pod(ctx, listed.UID)
+}
+
 // PL-8: a pod whose inspection hangs is reported as an inspection error. It neither makes
 // the agent unhealthy nor keeps other pods from running.
 func TestAgent_ReportsHungInspection(t *testing.T) {

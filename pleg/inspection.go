@@ -30,8 +30,9 @@ type podRecord struct {
 
 	deferredSeq       uint64 // sequence number of the newest deferred change; 0: none
 	deferTimer        *time.Timer
-	eventReceived     bool   // a runtime event arrived since the last inspection began
-	listedFingerprint uint64 // of the relist that differs from observed; 0: none does
+	eventReceived     bool       // a runtime event arrived since the last inspection began
+	listedFingerprint uint64     // of the relist that differs from observed; 0: none does
+	listed            *listedPod // by that relist, if it lacks nothing that was observed; until the deferral ends
 
 	failures     int // consecutive failed inspections
 	err          error
@@ -195,7 +196,8 @@ func (g *Generator) dispatch() {
 // canUseList reports whether the list is new enough for everybody who waits for the
 // inspection, and nothing has happened to the pod since.
 func (in *inspection) canUseList() bool {
-	return in.listed != nil && in.newerThan.Before(in.listed.at) && in.requestedAt.IsZero() && !in.r.eventReceived && in.r.deferredSeq == 0
+	return in.listed != nil && in.newerThan.Before(in.listed.at) && in.requestedAt.IsZero() && !in.r.eventReceived && in.r.deferredSeq == 0 &&
+		in.listed.at.After(in.r.lastStartTime)
 }
 
 // begin makes in the current inspection of r.

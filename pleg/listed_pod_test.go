@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/podcache"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -39,11 +40,10 @@ func TestGenerator_InspectsListedPods(t *testing.T) {
 		completed int
 	}{
 		"nothing happens":                      {func(*Generator) {}, 1},
-		"a worker syncs the pod":               {func(g *Generator) { g.SyncStarted("u") }, 0},
 		"an inspection was requested":          {func(g *Generator) { g.RequestInspection("u") }, 0},
 		"a runtime event was received":         {func(g *Generator) { g.handleRuntimeEvent("u", time.Time{}) }, 0},
 		"something happens to another pod":     {func(g *Generator) { g.RequestInspection("v") }, 1},
-		"a worker wants to know any state":     {func(g *Generator) { _, _, _ = g.requestNewerThan("u", time.Time{}) }, 0},
+		"a worker wants to know any state":     {func(g *Generator) { _, _, _ = g.requestNewerThan("u", time.Time{}) }, 1},
 		"a worker syncs another pod meanwhile": {func(g *Generator) { g.SyncStarted("v") }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,6 +80,87 @@ func TestGenerator_InspectsListedPods(t *testing.T) {
 	}
 }
 
+// PL-5: where only relists tell what has changed, the inspection goes on from the list, too, unless that lacks something.
+func TestGenerator_InspectsChangedPodsFromTheList(t *testing.T) {
+	// Relists come at full seconds, and the change at 1.5 s: the relist at 2 s sees it, and its deferral ends at 2.7 s.
+	const soon, relisted, deferred = 1500 * time.Millisecond, 600 * time.Millisecond, 3 * time.Second
+	exited := newTestPod("u", runtime.Exited, runtime.Running)
+	for name, tt := range map[string]struct {
+		change               func(g *Generator, rt *fakeRuntime)
+		after                time.Duration
+		completed, inspected int
+	}{
+		"nothing":           {func(*Generator, *fakeRuntime) {}, soon, 0, 0},
+		"a container exits": {func(_ *Generator, rt *fakeRuntime) { rt.set(exited, false) }, soon, 1, 0},
+		"a container is new": {func(_ *Generator, rt *fakeRuntime) {
+			rt.set(newTestPod("u", runtime.Running, runtime.Running, runtime.Running), false)
+		}, soon, 1, 0},
+		"a container is missing": {func(_ *Generator, rt *fakeRuntime) { rt.set(newTestPod("u", runtime.Running), false) }, soon, 0, 1},
+		"the sandbox is missing": {func(_ *Generator, rt *fakeRuntime) {
+			rt.set(runtime.Pod{UID: "u", Containers: exited.Containers}, false)
+		}, soon, 0, 1},
+		"the pod is missing": {func(_ *Generator, rt *fakeRuntime) { rt.set(runtime.Pod{UID: "u"}, false) }, soon, 0, 1},
+		"during a sync": {func(g *Generator, rt *fakeRuntime) {
+			g.SyncStarted("u")
+			rt.set(exited, false)
+		}, deferred, 1, 0},
+		"during a sync that ends unchanged": {func(g *Generator, rt *fakeRuntime) {
+			g.SyncStarted("u")
+			rt.set(exited, false)
+			time.Sleep(relisted)
+			g.SyncEnded("u", false)
+		}, 0, 1, 0},
+		"during a sync that ends changed": {func(g *Generator, rt *fakeRuntime) {
+			g.SyncStarted("u")
+			rt.set(exited, false)
+			time.Sleep(relisted)
+			g.SyncEnded("u", true)
+		}, soon, 0, 1},
+		"with a runtime event during a sync": {func(g *Generator, rt *fakeRuntime) {
+			g.SyncStarted("u")
+			rt.set(exited, false)
+			time.Sleep(relisted)
+			g.handleRuntimeEvent("u", time.Time{})
+		}, deferred, 0, 1},
+		"inspected since, during a sync": {func(g *Generator, rt *fakeRuntime) {
+			g.SyncStarted("u")
+			rt.set(exited, false)
+			time.Sleep(relisted)
+			_, _ = g.GetNewerThan(context.Background(), "u", time.Now()) //nolint:forbidigo // it ends with the bubble
+		}, deferred, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fake := newFakeRuntime()
+				fake.watchErr = runtime.ErrUnsupported
+				fake.set(newTestPod("u", runtime.Running, runtime.Running), false)
+				rt, cache := listedRuntime{fake, map[types.UID]int{}}, new(podcache.Cache)
+				g, err := New(Config{Runtime: rt, Cache: cache, MaxDeferral: 700 * time.Millisecond})
+				require.NoError(t, err)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- g.Run(ctx) }()
+				time.Sleep(soon)
+				require.Equal(t, 1, rt.completed["u"])
+
+				tt.change(g, fake)
+				time.Sleep(tt.after)
+				synctest.Wait()
+				assert.Equal(t, tt.completed, rt.completed["u"]-1)
+				assert.Equal(t, tt.inspected, fake.inspected["u"])
+				p, _ := cache.Get("u")
+				assert.Len(t, p.Containers, len(fake.pods["u"].Containers))
+				for i, c := range p.Containers {
+					assert.Equal(t, fake.pods["u"].Containers[i].State, c.State)
+				}
+				assert.Nil(t, g.record("u").listed, "it is of no more use")
+				cancel()
+				require.NoError(t, <-done)
+			})
+		})
+	}
+}
+
 // The list is too old for a change that happened between it and the inspection.
 func TestInspection_CanUseList(t *testing.T) {
 	now := time.Now()
@@ -94,6 +175,8 @@ func TestInspection_CanUseList(t *testing.T) {
 		"an inspection was requested":              {func(in *inspection) { in.requestedAt = now }, false},
 		"a runtime event was received":             {func(in *inspection) { in.r.eventReceived = true }, false},
 		"a change is deferred":                     {func(in *inspection) { in.r.deferredSeq = 1 }, false},
+		"an older inspection began":                {func(in *inspection) { in.r.lastStartTime = now.Add(-1) }, true},
+		"an inspection began at the same time":     {func(in *inspection) { in.r.lastStartTime = now }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := &inspection{r: &podRecord{}, listed: &listedPod{at: now}}

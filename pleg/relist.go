@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"time"
 
 	"github.com/sublet-dev/agent/internal/logattr"
@@ -128,33 +129,48 @@ func (c *comparison) compareListed(pod *runtime.Pod, fingerprint uint64, startTi
 		// The pod exists, so earlier relists do not show that it is absent.
 		r = c.g.record(pod.UID)
 		r.observedAt = time.Time{}
-		r.relistSeq = c.g.relistSeq
-		if c.g.listedInspector != nil && !c.g.isSyncing(pod.UID) {
-			c.inspectListed(r, pod, fingerprint, startTime)
-			return
-		}
 	}
 	r.relistSeq = c.g.relistSeq
-	if r.fingerprint != fingerprint {
-		c.markChanged(r, fingerprint)
+	if r.fingerprint == fingerprint {
+		return
 	}
+	var listed *listedPod
+	if c.g.listedInspector != nil && hasAllOf(pod, &r.observed) {
+		listed = &listedPod{*pod, startTime}
+	}
+	c.markChanged(r, fingerprint, listed)
 }
 
-// inspectListed requests the first inspection of a pod, which goes on from the list.
-func (c *comparison) inspectListed(r *podRecord, pod *runtime.Pod, fingerprint uint64, startTime time.Time) {
-	c.missed++
-	c.changed++
-	r.listedFingerprint = fingerprint
-	in := c.g.newInspection(r)
-	in.listed = &listedPod{*pod, startTime}
-	c.g.enqueue(in)
-	c.g.dispatch()
+// goOnFrom requests an inspection that goes on from the list, if that is still new enough when it begins. The caller
+// holds mu.
+func (g *Generator) goOnFrom(listed *listedPod, r *podRecord) {
+	if r.next == nil {
+		g.enqueue(g.newInspection(r))
+	}
+	r.next.listed = listed
+	g.dispatch()
+}
+
+// hasAllOf reports whether a list has all sandboxes and containers that were observed. Others are looked for
+// before they count as removed.
+func hasAllOf(listed, observed *runtime.Pod) bool {
+	for i := range observed.Sandboxes {
+		if !slices.ContainsFunc(listed.Sandboxes, func(s runtime.Sandbox) bool { return s.ID == observed.Sandboxes[i].ID }) {
+			return false
+		}
+	}
+	for i := range observed.Containers {
+		if !slices.ContainsFunc(listed.Containers, func(c runtime.Container) bool { return c.ID == observed.Containers[i].ID }) {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *comparison) compareUnlisted(r *podRecord, startTime time.Time) {
 	switch {
 	case !r.observed.IsEmpty():
-		c.markChanged(r, unlistedFingerprint)
+		c.markChanged(r, unlistedFingerprint, nil)
 	case r.isIdle() && r.observedAt.Before(startTime):
 		c.absent = append(c.absent, r.reserve())
 	case r.observedAt.IsZero():
@@ -162,14 +178,15 @@ func (c *comparison) compareUnlisted(r *podRecord, startTime time.Time) {
 	}
 }
 
-func (c *comparison) markChanged(r *podRecord, fingerprint uint64) {
+// markChanged has a pod inspected, from the list if that is given.
+func (c *comparison) markChanged(r *podRecord, fingerprint uint64, listed *listedPod) {
 	if r.flapping.shouldIgnore(fingerprint, c.now) {
 		return
 	}
 	if r.isIdle() {
 		c.missed++
 	}
-	r.listedFingerprint = fingerprint
+	r.listedFingerprint, r.listed = fingerprint, listed
 	c.g.deferInspection(r)
 	c.changed++
 }

@@ -140,10 +140,15 @@ func (g *Generator) endDeferral(r *podRecord) {
 		r.deferTimer.Stop()
 		r.deferTimer = nil
 	}
-	if r.deferredSeq > r.lastSeq {
+	isNew, listed := r.deferredSeq > r.lastSeq, r.listed
+	r.deferredSeq, r.listed = 0, nil
+	switch {
+	case !isNew:
+	case listed != nil && !r.eventReceived:
+		g.goOnFrom(listed, r)
+	default:
 		g.requestInspection(r, time.Now(), false)
 	}
-	r.deferredSeq = 0
 }
 
 // handleRuntimeEvent handles an event of the stream for a change at the given
