@@ -50,6 +50,35 @@ func TestCallsOfAStart(t *testing.T) {
 	})
 }
 
+// Deleting a pod costs six calls: stop container and sandbox, two lists of what is left, the status of the container, and
+// the removal of the sandbox. Nothing is removed twice. On a busy machine, a stop can take so long that the pod is
+// inspected meanwhile, and an event come so late that it is inspected afterwards.
+func TestCallsOfADeletion(t *testing.T) {
+	const most, inspection, events = 6, 2, 4
+	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+		r := newRig(n.Dial(t), filepath.Join(n.Shared, "traffic"), n.Busybox, n.CgroupParent)
+		r.tap.eventful = true
+		l := r.start(t)
+		fewest := math.MaxInt
+		for i := 0; i < 5 || fewest > most && i < 20; i++ {
+			l.up(t, r.pod(fmt.Sprint("p", i)))
+			time.Sleep(3 * time.Second) // what follows a start belongs to it
+			r.tap.take()
+			l.down(t, 1)
+			calls := r.tap.take()
+			time.Sleep(3 * time.Second)
+			late := r.tap.take()
+			t.Logf("%v, then %v", calls, late)
+			n := total(calls, listing) + total(late, listing)
+			assert.LessOrEqual(t, n, most+events*inspection, "from delete to deleted: %v, then %v", calls, late)
+			assert.Equal(t, 1, calls["RemovePodSandbox"]+late["RemovePodSandbox"])
+			assert.Zero(t, calls["RemoveContainer"]+late["RemoveContainer"], "the sandbox takes it with it")
+			fewest = min(fewest, n)
+		}
+		assert.LessOrEqual(t, fewest, most, "of the deletion that took the fewest calls")
+	})
+}
+
 // Pods to which nothing happens cost almost nothing: they are not inspected where
 // the runtime tells what changes, and two lists a second are all where it does not.
 func TestCallsOfIdlePods(t *testing.T) {
