@@ -45,7 +45,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 		s.restore(pod, st, observed)
 		if s.hasEndedLate(pod, observed) {
 			s.killOverdue(pod)
-			return runtime.SyncResult{}, nil
+			return runtime.SyncResult{Unchanged: true}, nil
 		}
 	}
 	st.inRuntime = len(observed.Sandboxes) > 0
@@ -55,7 +55,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	report.Blocked = st.blocked
 	status := s.cfg.Statuses.Observe(pod, report)
 	if podspec.IsTerminalPhase(status.Phase) {
-		return runtime.SyncResult{Terminal: true}, nil
+		return runtime.SyncResult{Terminal: true, Unchanged: true}, nil
 	}
 	s.recordResize(pod, st, &status)
 	now := time.Now()
@@ -63,7 +63,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	deadline, exceeded := isPastActiveDeadline(pod, &active, now)
 	if exceeded && s.cfg.PodKiller != nil {
 		s.killOverdue(pod)
-		return runtime.SyncResult{}, nil
+		return runtime.SyncResult{Unchanged: true}, nil
 	}
 	result, err := s.syncAdmitted(ctx, pod, observed, st, report, status)
 	if err == nil && result.Unchanged {

@@ -142,6 +142,7 @@ func TestSync_TerminalPhase(t *testing.T) {
 		out, err := newSyncer(t, newConfig(t, n)).Sync(t.Context(), newTestPod(), runtime.Pod{})
 		require.NoError(t, err)
 		require.True(t, out.Terminal)
+		require.True(t, out.Unchanged, "the state that was observed is still valid")
 		require.Equal(t, []string{"status"}, n.trace)
 	}
 }
@@ -160,8 +161,9 @@ func TestSync_ActiveDeadline(t *testing.T) {
 		require.Equal(t, start.Add(time.Minute), out.RequeueAt, "the pod is requeued at the deadline")
 		require.Empty(t, n.kills)
 		time.Sleep(time.Minute)
-		_, err = s.Sync(t.Context(), p, runtime.Pod{})
+		out, err = s.Sync(t.Context(), p, runtime.Pod{})
 		require.NoError(t, err)
+		require.True(t, out.Unchanged)
 		require.Len(t, n.kills, 1)
 		require.Equal(t, "DeadlineExceeded", n.kills[0].Reason)
 		require.Equal(t, 30*time.Second, n.kills[0].GracePeriod)
@@ -197,6 +199,7 @@ func TestSync_EndedAfterActiveDeadline(t *testing.T) {
 				require.Empty(t, n.kills)
 				return
 			}
+			require.True(t, result.Unchanged)
 			require.Len(t, n.kills, 1)
 			require.Equal(t, "DeadlineExceeded", n.kills[0].Reason)
 			require.Empty(t, n.reports, "a success that was reported would be final")
