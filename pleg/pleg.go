@@ -22,7 +22,8 @@ type Runtime interface {
 	Pods(ctx context.Context) ([]runtime.Pod, error)
 	// Pod inspects one pod. For a pod that does not exist it returns an empty Pod
 	// and no error. If the Runtime implements runtime.ListedPodInspector, that is
-	// called instead for pods that a relist is the first to find.
+	// called instead for pods that a relist is the first to find, or finds changed and
+	// without something missing.
 	Pod(ctx context.Context, uid types.UID) (runtime.Pod, error)
 	// Watch calls onEvent with the UID of each pod that may have changed, until the
 	// stream breaks or ctx ends. Its error wraps runtime.ErrUnsupported if the

@@ -108,8 +108,8 @@ type TimestampedWatcher interface {
 }
 
 // ListedPodInspector is the capability of a runtime whose list of all pods saves a part
-// of their inspections. Without it each pod that an agent finds when it starts is
-// inspected from scratch.
+// of their inspections. Without it each pod that an agent finds when it starts, or that a later
+// list shows to have changed, is inspected from scratch.
 type ListedPodInspector interface {
 	// InspectListedPod completes a pod of a list of all pods with what only inspections
 	// return. The result contains all changes from before the list.

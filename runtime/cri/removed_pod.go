@@ -16,18 +16,19 @@ const removedFresh = 2 * time.Second
 func (f *statusCache) setRemoved(observed runtime.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.pods[observed.UID].changedAt.After(observed.ObservedAt) {
-		delete(f.pods, observed.UID)
+	uid := observed.UID
+	if f.pods[uid].changedAt.After(observed.ObservedAt) {
+		delete(f.pods, uid)
 		return
 	}
 	f.stamp++
 	stamp := f.stamp
-	f.put(observed.UID, podFacts{stamp: stamp, removed: true})
+	f.put(uid, podFacts{stamp: stamp, removed: true})
 	time.AfterFunc(removedFresh, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if f.pods[observed.UID].stamp == stamp {
-			delete(f.pods, observed.UID)
+		if f.pods[uid].stamp == stamp {
+			delete(f.pods, uid)
 		}
 	})
 }
