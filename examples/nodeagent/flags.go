@@ -38,7 +38,7 @@ type flags struct {
 	clusterDNS, clusterDomain      string
 	resolvConf                     string
 	verbosity, oomScoreAdj         int
-	drain, version                 bool
+	drain, version, pageOut        bool
 	fileCheck, httpCheck           time.Duration
 	syncFrequency                  time.Duration
 	maxRestartPeriod               time.Duration
@@ -153,6 +153,7 @@ func (f *flags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.resolvConf, "resolv-conf", "/etc/resolv.conf", "resolver configuration of the node")
 	fs.IntVar(&f.verbosity, "v", 0, "log verbosity: 0 info, 4 and more debug")
 	fs.IntVar(&f.oomScoreAdj, "oom-score-adj", -999, "oom_score_adj of this process, -1000 to 1000; at -999 the kernel kills pods first")
+	fs.BoolVar(&f.pageOut, "page-out", false, "have the kernel page out what only the start of this program needed: less resident memory, and the first pods read a part of it again")
 	fs.BoolVar(&f.drain, "drain", false, "terminate the containers of all pods when the agent stops; by default they keep running")
 	fs.BoolVar(&f.version, "version", false, "print the version and exit")
 	fs.DurationVar(&f.fileCheck, "file-check-frequency", 20*time.Second, "period of reading manifests again without a notification")

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/stats"
 )
 
@@ -194,6 +196,21 @@ func TestSimulatedDaemon(t *testing.T) {
 	startTime := time.Now()
 	require.NoError(t, w.signal(syscall.SIGTERM))
 	require.Less(t, time.Since(startTime), soon)
+}
+
+// With -page-out the program has less resident memory a few seconds after its start.
+func TestPageOut(t *testing.T) {
+	dir := t.TempDir()
+	var out logtest.Buffer
+	cmd := exec.Command(bin, "-manifests", dir, "-root-dir", filepath.Join(dir, "root"), "-pod-logs-dir", filepath.Join(dir, "logs"),
+		"-cgroup-root", "/sublet-nodeagent-test-pageout", "-listen", "", "-node-name", "node", "-v", "4", "-page-out")
+	cmd.Stderr = &out
+	require.NoError(t, cmd.Start())
+	defer func() {
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		require.NoError(t, cmd.Wait())
+	}()
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), `msg="program paged out" releasedBytes=`) }, soon, 50*time.Millisecond, &out)
 }
 
 // reason returns an error until the pod failed for a reason.

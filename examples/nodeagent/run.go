@@ -19,6 +19,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/admission"
+	"github.com/sublet-dev/agent/pageout"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/status"
@@ -156,6 +157,11 @@ func options(f *flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accou
 	}
 	opts = append(opts, shutdown...)
 	opts = append(opts, f.oomOptions(log)...)
+	if f.pageOut {
+		opts = append(opts, agent.WithRunner("pageout", func(c *agent.Components) (agent.Runner, error) {
+			return pageout.New(pageout.Config{Logger: c.Logger})
+		}))
+	}
 	if f.drain {
 		opts = append(opts, agent.WithConfig(podworkers.DrainConfig{}))
 	}
