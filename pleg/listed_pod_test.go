@@ -126,7 +126,7 @@ func TestGenerator_InspectsChangedPodsFromTheList(t *testing.T) {
 			g.SyncStarted("u")
 			rt.set(exited, false)
 			time.Sleep(relisted)
-			_, _ = g.GetNewerThan(context.Background(), "u", time.Now()) //nolint:forbidigo // it ends with the bubble
+			_, _ = g.GetNewerThan(context.Background(), "u", time.Now())
 		}, deferred, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
