@@ -141,6 +141,7 @@ func TestGenerator_InspectsChangedPodsFromTheList(t *testing.T) {
 				done := make(chan error)
 				go func() { done <- g.Run(ctx) }()
 				time.Sleep(soon)
+				synctest.Wait()
 				require.Equal(t, 1, rt.completed["u"])
 
 				tt.change(g, fake)

@@ -83,7 +83,7 @@ func TestARemovedPodIsForgotten(t *testing.T) {
 		observed, err := c.Pod(t.Context(), pod.UID)
 		require.NoError(t, err)
 		require.NoError(t, c.Remove(t.Context(), observed))
-		assert.Len(t, c.facts.pods, 1)
+		assert.True(t, c.facts.of(pod.UID).removed)
 		time.Sleep(removedFresh)
 		synctest.Wait()
 		assert.Empty(t, c.facts.pods)
