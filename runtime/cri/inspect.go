@@ -81,6 +81,12 @@ func (c *Client) complete(ctx context.Context, listed runtime.Pod, known podFact
 	return p, nil
 }
 
+// completeAll is complete for a pod that was not listed. ok is false if something of it is missing or could not be asked for.
+func (c *Client) completeAll(ctx context.Context, pod runtime.Pod, known podFacts) (p runtime.Pod, ok bool) {
+	p, err := c.complete(ctx, pod, known)
+	return p, err == nil && len(p.Sandboxes) == len(pod.Sandboxes) && len(p.Containers) == len(pod.Containers)
+}
+
 // fillIn asks for what the lists do not tell and known does not either. What
 // went away between list and status call is left out. A sandbox that the list lacks
 // and a container runs in is added: without it the pod would be replaced.

@@ -46,7 +46,5 @@ func (c *Client) inspectKilled(ctx context.Context, uid types.UID) (p runtime.Po
 			ct.State = runtime.Unknown
 		}
 	}
-	all := len(p.Sandboxes) + len(p.Containers)
-	p, err := c.complete(ctx, p, known)
-	return p, err == nil && len(p.Sandboxes)+len(p.Containers) == all
+	return c.completeAll(ctx, p, known)
 }

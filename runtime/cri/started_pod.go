@@ -70,8 +70,7 @@ func (c *Client) inspectStarted(ctx context.Context, uid types.UID) (p runtime.P
 	if spared >= 2 { // as many as the lists are
 		return runtime.Pod{}, false
 	}
-	p, err := c.InspectListedPod(ctx, s.Pod)
-	return p, err == nil && len(p.Sandboxes) == len(s.Sandboxes) && len(p.Containers) == len(s.Containers)
+	return c.completeAll(ctx, s.Pod, known)
 }
 
 // addStarted remembers how the lists would have a pod, unless it was changed or something of it has ended.
