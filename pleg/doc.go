@@ -6,7 +6,8 @@
 // Guarantees:
 //   - Inspected: only the result of an inspection reaches the cache. Runtime events
 //     and relists only select the pods to inspect, so wrong, repeated or reordered
-//     runtime events cannot corrupt the cache.
+//     runtime events cannot corrupt the cache. An inspection may go on from the relist
+//     that has selected the pod, unless that lacks something.
 //   - On demand: GetNewerThan inspects a pod at once. Concurrent requests for one
 //     pod share an inspection that began late enough for all of them.
 //   - Isolated: a pod has at most one inspection at a time, and pods are inspected

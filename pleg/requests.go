@@ -144,7 +144,7 @@ func (g *Generator) endDeferral(r *podRecord) {
 	r.deferredSeq, r.listed = 0, nil
 	switch {
 	case !isNew:
-	case listed != nil && !r.eventReceived:
+	case listed != nil:
 		g.goOnFrom(listed, r)
 	default:
 		g.requestInspection(r, time.Now(), false)
