@@ -240,6 +240,9 @@ func collector(t *testing.T, cfg containergc.Config) *containergc.Collector {
 
 // CG-1, RT-18
 func TestCollector_20000ExitedContainers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long with the race detector, and is the same for all users")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		n := crowded(20_000)
 		c := collector(t, containergc.Config{Containers: n, PodState: podStates{}.of})

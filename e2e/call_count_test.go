@@ -60,6 +60,9 @@ func TestCallsOfAPod(t *testing.T) {
 // Pods to which nothing happens cost almost nothing: they are not inspected where
 // the runtime tells what changes, and two lists a second are all where it does not.
 func TestCallsOfIdlePods(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a quarter of a minute with the race detector, and is the same for all users")
+	}
 	const pods, minutes = 30, 20
 	for name, c := range map[string]struct {
 		events   bool

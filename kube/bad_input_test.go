@@ -37,6 +37,9 @@ func startHealthy(t *testing.T, fake *kubetest.Fake, root string, opts ...agent.
 
 // An object as large as an API server stores is a pod like any other.
 func TestKube_LargePod(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long with the race detector, and is the same for all users")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
 		root := t.TempDir()
@@ -56,6 +59,9 @@ func TestKube_LargePod(t *testing.T) {
 // Pods beyond the node's limit are rejected with the reason, however many are bound at
 // once, and those that fit run.
 func TestKube_ManyPodsBoundAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long with the race detector, and is the same for all users")
+	}
 	const bound, limit = 300, 20
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)

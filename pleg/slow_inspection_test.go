@@ -58,6 +58,9 @@ func changeAll(env *testEnv, n int, s runtime.ContainerState) time.Duration {
 // PL-6: pods that hang delay others only until their inspections are known to be
 // slow, and not at all afterwards.
 func TestGenerator_HungPodsDelayNoOther(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long with the race detector, and is the same for all users")
+	}
 	const n = 300
 	for _, hung := range []int{1, 10, 50} {
 		t.Run(fmt.Sprint(hung), func(t *testing.T) {

@@ -51,6 +51,7 @@ func TestRuntime_FindsDefects(t *testing.T) {
 			if m.runs == isolatedProcesses && os.Geteuid() != 0 {
 				t.Skip("needs root: mounts are made in namespaces")
 			}
+			skipSimulationIfShort(t, m.runs)
 			t.Parallel()
 			m.requireFound(t)
 		})
@@ -59,6 +60,9 @@ func TestRuntime_FindsDefects(t *testing.T) {
 
 // A case that finds a defect of the embedded runtime finds it in one that is as slow as runtimes of containers.
 func TestRuntime_FindsDefectsOfSlowRuntimes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes minutes with the race detector, and is the same for all users")
+	}
 	for _, m := range mutants() {
 		if m.runs != simulation {
 			continue // its time is real
@@ -68,6 +72,13 @@ func TestRuntime_FindsDefectsOfSlowRuntimes(t *testing.T) {
 			m.isSlow = true
 			m.requireFound(t)
 		})
+	}
+}
+
+func skipSimulationIfShort(t *testing.T, kind executorKind) {
+	t.Helper()
+	if testing.Short() && kind == simulation {
+		t.Skip("hundreds of them take minutes with the race detector, and a simulation is the same for all users")
 	}
 }
 
@@ -94,6 +105,7 @@ func TestRuntime_FindsNoDefectsInTheMutantsHarness(t *testing.T) {
 			if runs == isolatedProcesses && os.Geteuid() != 0 {
 				t.Skip("needs root: mounts are made in namespaces")
 			}
+			skipSimulationIfShort(t, runs)
 			t.Parallel()
 			c := mutant{runs: runs}.run(t, tc)
 			assert.Empty(t, c.failures)

@@ -19,6 +19,9 @@ import (
 // that happens, no container is started twice, restarted or left behind, and each exit code
 // is reported.
 func TestAgent_KilledAtAnyMoment(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute with the race detector, and is the same for all users")
+	}
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { killAtRandom(t, rand.New(rand.NewPCG(seed, 4))) })

@@ -28,6 +28,9 @@ import (
 //
 // AG-4, ST-5, PB-4
 func TestStatus_AgentKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute with the race detector, and is the same for all users")
+	}
 	for i, path := range scenarioFiles(t, "status", "*.txtar") {
 		sc := readScenario(t, path)
 		for seed := range seeds(t, "SUBLET_KILL_SEEDS", 1) {

@@ -26,6 +26,9 @@ import (
 //
 // ST-2, ST-3, ST-4, ST-5, ST-6, ST-8
 func TestStatus_Golden(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a quarter of a minute with the race detector, and is the same for all users")
+	}
 	files := scenarioFiles(t, "status", "*.txtar")
 	require.GreaterOrEqual(t, len(files), 40)
 	for _, path := range files {
