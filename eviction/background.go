@@ -55,9 +55,27 @@ func (m *Manager) start(t *task, name string, work func()) {
 	})
 }
 
-// reclaimTimeout is the context timeout of all reclaimers together. A reclaimer that
-// takes longer is not waited for.
+// reclaimTimeout is the time for all reclaimers together. A reclaimer that takes longer is
+// not waited for.
 const reclaimTimeout = 2 * time.Minute
+
+// runReclaimers calls the reclaimers in order. Each has an equal part of the time that is left,
+// so that one that hangs, as with a container that cannot be removed, leaves time to the
+// others. It reports whether one has used up its part.
+func (m *Manager) runReclaimers(ctx context.Context) (timedOut bool) {
+	end := time.Now().Add(reclaimTimeout)
+	for i, r := range m.cfg.Reclaimers {
+		part := time.Until(end) / time.Duration(len(m.cfg.Reclaimers)-i)
+		ctx, cancel := context.WithTimeout(ctx, part)
+		err := safe.Call(m.cfg.Logger, "reclaim", func() error { return r.Reclaim(ctx) })
+		timedOut = timedOut || ctx.Err() != nil
+		cancel()
+		if err != nil {
+			m.cfg.Logger.Warn("reclaiming node resources failed", logattr.Err(err))
+		}
+	}
+	return timedOut
+}
 
 // needsReclaim starts the reclaimers, once before a pod is evicted for disk, and reports
 // whether the eviction has to wait for them.
@@ -68,7 +86,7 @@ func (m *Manager) needsReclaim(ctx context.Context, t metThreshold) bool {
 	if duration, running := m.reclaim.isRunning(time.Now()); running {
 		return duration < reclaimTimeout // after it, a reclaimer ignores its context
 	}
-	if m.reclaimed && !needsSecondReclaim(&m.reclaim, m.leftAt) {
+	if m.reclaimed && !m.needsSecondReclaim() {
 		return false
 	}
 	m.reclaimed = true
@@ -79,24 +97,16 @@ func (m *Manager) needsReclaim(ctx context.Context, t metThreshold) bool {
 	m.cfg.Logger.Log(ctx, level, "reclaiming node resources",
 		slog.String("threshold", t.String()), slog.String("observed", t.observation.String()))
 	m.state.lastActionAt = time.Now() // older observations of the node do not count
-	m.start(&m.reclaim, "reclaim", func() {
-		ctx, cancel := context.WithTimeout(ctx, reclaimTimeout)
-		defer cancel()
-		for _, r := range m.cfg.Reclaimers {
-			if err := safe.Call(m.cfg.Logger, "reclaim", func() error { return r.Reclaim(ctx) }); err != nil {
-				m.cfg.Logger.Warn("reclaiming node resources failed", logattr.Err(err))
-			}
-		}
-	})
+	m.start(&m.reclaim, "reclaim", func() { m.reclaimTimedOut.Store(m.runReclaimers(ctx)) })
 	return true
 }
 
 // needsSecondReclaim reports whether the last reclaim, which has ended, may have missed what a pod
-// no longer uses that has left since: its image and its containers. One that took all of its
-// time is not repeated in the same shortage, because every pod would wait that long.
-func needsSecondReclaim(last *task, leftAt time.Time) bool {
-	startTime, endTime := last.times()
-	return startTime.Before(leftAt) && endTime.Sub(startTime) < reclaimTimeout
+// no longer uses that has left since: its image and its containers. One in which a reclaimer took
+// all of its time is not repeated in the same shortage, because every pod would wait that long.
+func (m *Manager) needsSecondReclaim() bool {
+	startTime, _ := m.reclaim.times()
+	return startTime.Before(m.leftAt) && !m.reclaimTimedOut.Load()
 }
 
 // needsDiskUsage starts counting the files of pods if the provider supports it, and

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,8 +46,8 @@ type Pods interface {
 }
 
 // Reclaimer frees disk space without affecting running pods, for example by removing
-// exited containers or unused images. It is called on a goroutine of its own, with a
-// timeout of two minutes.
+// exited containers or unused images. It is called on a goroutine of its own. All have two
+// minutes together, and each an equal part of what is left of that for its timeout.
 type Reclaimer interface {
 	Reclaim(ctx context.Context) error
 }
@@ -151,8 +152,9 @@ type Manager struct {
 	warned        map[string]string                   // last logged reason, by threshold
 	blocked       map[corev1.NodeConditionType]string // why no pod is evicted
 
-	background     sync.WaitGroup // of the tasks; Run waits for it
-	reclaim, count task
+	background      sync.WaitGroup // of the tasks; Run waits for it
+	reclaim, count  task
+	reclaimTimedOut atomic.Bool // a reclaimer took all of its time in the last reclaim
 
 	mu         sync.Mutex // guards all below
 	conditions []corev1.NodeCondition
