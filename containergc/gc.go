@@ -313,6 +313,9 @@ func (c *Collector) runPass(ctx context.Context, r *pass) error {
 func (c *Collector) execute(ctx context.Context, plan []Removal, r *pass) (next, error) {
 	var errs []error
 	listedAt := time.Now()
+	if r.mode == modeUrgent {
+		plan = c.backOffs.last(plan, listedAt)
+	}
 	for _, x := range plan {
 		if r.tried[x.id()] {
 			continue

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -48,6 +49,32 @@ type backOff struct {
 
 // isRunning reports whether a removal is to be tried later.
 func (b backOffs) isRunning(id string, now time.Time) bool { return now.Before(b[id].until) }
+
+// last returns the plan with what is to be tried later, and the sandboxes of such containers, at
+// its end. A runtime that does not answer for one of them must not delay the others.
+func (b backOffs) last(plan []Removal, now time.Time) []Removal {
+	if len(b) == 0 {
+		return plan
+	}
+	waits := make(map[string]bool) // by the id of a container or sandbox
+	for i := range plan {
+		if x := &plan[i]; b.isRunning(x.id(), now) {
+			waits[x.id()] = true
+			if x.Container != nil {
+				waits[x.Container.SandboxID] = true
+			}
+		}
+	}
+	rank := func(x Removal) int {
+		if waits[x.id()] {
+			return 1
+		}
+		return 0
+	}
+	plan = slices.Clone(plan)
+	slices.SortStableFunc(plan, func(x, y Removal) int { return rank(x) - rank(y) })
+	return plan
+}
 
 // note records the result of a removal. The first back-off is one Config.Period.
 func (b *backOffs) note(id string, err error, period time.Duration, now time.Time) {

@@ -104,3 +104,40 @@ func TestCollector_KeepsSandboxDuringBackOff(t *testing.T) {
 		assert.Equal(t, []string{"c1"}, n.removed)
 	})
 }
+
+// hungRuntime does not answer when c0 is to be removed, and its client gives up after two minutes.
+type hungRuntime struct{ *node }
+
+func (h hungRuntime) RemoveContainer(ctx context.Context, id string) error {
+	if id != "c0" {
+		return h.node.RemoveContainer(ctx, id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// CG-4: a container of which the runtime does not answer does not use up the time in which others
+// could be removed from a full disk.
+func TestCollector_ReclaimsWhatHangsLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := crowded(2)
+		n.pods["u1"].Sandboxes[0].State = runtime.SandboxNotReady
+		state := podStates{"u1": containergc.PodDeleted, "u2": containergc.PodDesired}
+		c := collector(t, containergc.Config{Containers: hungRuntime{n}, PodState: state.of})
+		_, err := c.Collect(t.Context())
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, []string{"c1"}, n.removed)
+
+		n.removed = nil
+		n.pods["u2"] = &runtime.Pod{UID: "u2", Namespace: "ns", Name: "old", Sandboxes: []runtime.Sandbox{box("s2", 0, runtime.SandboxNotReady)}, Containers: []runtime.Container{
+			{ID: "d0", Name: "a", SandboxID: "s2", State: runtime.Exited, Created: testTime.Add(time.Hour)},
+		}}
+		state["u2"] = containergc.PodTerminated
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.ErrorIs(t, c.Reclaim(ctx), context.DeadlineExceeded)
+		assert.Equal(t, []string{"d0", "s2"}, n.removed, "and the sandbox of the one that hangs is kept")
+	})
+}
