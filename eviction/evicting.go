@@ -26,6 +26,7 @@ type evictedPod struct {
 	cleanedUp bool
 	cancel    func()  // ends the call that is under way
 	effect    *effect // nil: not judged
+	judged    bool
 }
 
 // evictionResult is the result of a call of Pods.Evict.
@@ -94,17 +95,25 @@ func (m *Manager) finish(e *evictedPod, r evictionResult) error {
 	m.state.resetStalls(now)
 	if e.cleanedUp = r.err == nil; e.cleanedUp {
 		m.leftAt = now
+	}
+	if !errors.Is(r.err, errShortened) {
 		e.judge(e.effect)
 	}
 	return nil
 }
 
-// judge sets what the eviction is judged by once the pod is cleaned up. Before, it cannot have
-// an effect.
+// judge sets what the eviction is judged by once the pod is cleaned up, or not waited for any
+// longer. Before, it cannot have an effect. One pod that does not leave delays no other one. But
+// where several do not, as with a runtime that hangs, evicting yet another pod frees nothing.
 func (e *evictedPod) judge(f *effect) {
 	e.effect = f
-	if f != nil && e.cleanedUp {
-		f.deadline = time.Now().Add(f.timeout())
+	now := time.Now()
+	if f == nil || e.judged || e.resultCh != nil && now.Before(e.deadline) {
+		return
+	}
+	e.judged, f.deadline = true, now
+	if e.cleanedUp || f.withoutEffect > 0 {
+		f.deadline = now.Add(f.timeout())
 	}
 }
 
@@ -125,6 +134,7 @@ func (m *Manager) updateEvicting() {
 			m.state.lastActionAt = time.Now() // older observations of the node do not count
 			_ = m.finish(e, r)                // logged
 		default:
+			e.judge(e.effect) // a call that ends late
 		}
 		if active[uid] || e.resultCh != nil {
 			continue

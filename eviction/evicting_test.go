@@ -30,7 +30,7 @@ func addSlow(s *nodeSimulator, uid types.UID, memory uint64) *simPod {
 }
 
 // EV-12: for a soft threshold the next pod waits until the previous one had its grace period
-// and PodCleanupTimeout.
+// and PodCleanupTimeout. EV-13: the interval grows while pods do not end.
 func TestManager_SoftThresholdWaitsForEvictedPod(t *testing.T) {
 	for name, tt := range map[string]struct {
 		takes time.Duration
@@ -38,7 +38,7 @@ func TestManager_SoftThresholdWaitsForEvictedPod(t *testing.T) {
 	}{
 		"it ends within its grace period": {2 * time.Minute, []time.Duration{0}},
 		"it ends during the cleanup":      {3*time.Minute + 29*time.Second, []time.Duration{0}},
-		"it does not end":                 {time.Hour, []time.Duration{0, 210 * time.Second, 420 * time.Second, 630 * time.Second}},
+		"it does not end":                 {time.Hour, []time.Duration{0, 210 * time.Second, 460 * time.Second, 830 * time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSim()

@@ -99,6 +99,31 @@ func TestManager_PostponesEvictionsWithoutEffect(t *testing.T) {
 	})
 }
 
+// EV-13: while the runtime stops no container, one pod after the other is evicted ever more slowly:
+// all of them end when it answers again.
+func TestManager_EvictsFewPodsWhileTheRuntimeHangs(t *testing.T) {
+	s := newSim()
+	s.takes = time.Hour
+	bubble(t, s, eviction.Config{Thresholds: hardThresholds("memory.available<100Mi")}, func(t *testing.T, m *eviction.Manager) {
+		for i := range 10 {
+			s.add(types.UID(fmt.Sprint("p", i)), "", 0, 95*mib)
+		}
+		s.pause(4 * time.Minute)
+		if !assert.Equal(t, []string{"p0", "p1", "p2"}, s.victims()) {
+			return
+		}
+		assert.Equal(t, 30*time.Second, s.evicted[1].at.Sub(s.evicted[0].at), "the first may be the only one that does not end")
+		assert.Equal(t, 70*time.Second, s.evicted[2].at.Sub(s.evicted[1].at))
+		assert.Contains(t, m.Conditions()[0].Message, "the last eviction had no effect")
+		for _, e := range s.evicted { // it answers
+			delete(s.pods, e.pod.UID)
+		}
+		s.pause(10 * time.Minute)
+		assert.Len(t, s.evicted, 3)
+		assert.Len(t, s.pods, 7)
+	})
+}
+
 // EV-12: a pod that grows into what an eviction has freed is no reason to wait:
 // what went to other pods was freed.
 func TestFreedMemoryGoesToAnotherPod(t *testing.T) {
