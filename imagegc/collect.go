@@ -301,7 +301,7 @@ func (c *Collector) save() {
 	if !c.loaded || c.cfg.RecordsFile == "" {
 		return
 	}
-	if err := save(c.cfg.RecordsFile, c.known); err != nil {
+	if err := save(c.cfg.RecordsFile, onWallClock(c.known, time.Now())); err != nil {
 		c.cfg.Logger.Warn("saving image usage records failed", logattr.Err(err))
 		c.reportLostRecords(err)
 	}

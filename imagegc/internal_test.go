@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/clocktest"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -106,6 +107,25 @@ func TestSave(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode())
 	require.ErrorIs(t, save(dir+"/none/ages", nil), ErrImageRecords)
+}
+
+// IG-3, AG-10: after the clock was set, the next process reads the ages that images have had, and removes none
+// as older than it is.
+func TestCollector_SavesAgesAfterTheClockWasSet(t *testing.T) {
+	const years = 8766 * time.Hour
+	at := time.Now().Add(-time.Hour)
+	for name, d := range map[string]time.Duration{"forward": -50 * years, "back": 3 * time.Hour} {
+		path := t.TempDir() + "/ages"
+		then := clocktest.BeforeSetBack(t, at, d)
+		c, err := New(Config{Images: ImagesOf(nil), RecordsFile: path})
+		require.NoError(t, err)
+		c.loaded, c.known = true, map[string]ImageRecord{"a": {then, then}}
+		c.save()
+		got, err := load(path)
+		require.NoError(t, err)
+		assert.WithinDuration(t, at, got["a"].FirstDetected, time.Minute, name)
+		assert.WithinDuration(t, at, got["a"].LastUsed, time.Minute, name)
+	}
 }
 
 func FuzzDecode(f *testing.F) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sublet-dev/agent/internal/atomicfile"
+	"github.com/sublet-dev/agent/internal/monotonic"
 )
 
 // The records file has a header and one line per image. Each line begins with its
@@ -34,6 +35,17 @@ type storedImage struct {
 	ID            string    `json:"id"`
 	FirstDetected time.Time `json:"firstSeen"`
 	LastUsed      time.Time `json:"lastUsed"`
+}
+
+// onWallClock returns the records with their times on the wall clock of now. That may have been set
+// since they were noted, as on a machine without a battery that learns the time after its start: to
+// the next process, an image would be as old as the difference.
+func onWallClock(known map[string]ImageRecord, now time.Time) map[string]ImageRecord {
+	out := make(map[string]ImageRecord, len(known))
+	for id, k := range known {
+		out[id] = ImageRecord{FirstDetected: monotonic.At(k.FirstDetected, now), LastUsed: monotonic.At(k.LastUsed, now)}
+	}
+	return out
 }
 
 // encode returns the content of the records file. Above maxStored, the most recently
