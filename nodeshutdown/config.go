@@ -31,7 +31,8 @@ type Config struct {
 // Login is a connection to the service that shuts the machine down.
 type Login interface {
 	// Inhibit delays the next shutdown until the result is closed, for at most period: the service's own limit is raised
-	// if it is lower. It fails while a shutdown is in progress.
+	// if it is lower. If that is not possible it returns an error with the lock, which delays as long as the limit allows.
+	// It fails without one while a shutdown is in progress.
 	Inhibit(ctx context.Context, period time.Duration) (io.Closer, error)
 	// Shutdowns receives whether a shutdown is in progress, and then each change. It is closed when the connection fails.
 	Shutdowns() <-chan bool

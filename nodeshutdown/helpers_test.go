@@ -32,6 +32,7 @@ type machine struct {
 	locks     int
 	dialErr   error
 	lockErr   error
+	shortErr  error // returned with a lock
 	connected int
 	pods      []*corev1.Pod
 	exitAfter map[types.UID]time.Duration // of its SIGTERM; without one a pod exits when its grace period ends
@@ -82,8 +83,17 @@ func (c *connection) Inhibit(_ context.Context, period time.Duration) (io.Closer
 		return nil, c.lockErr
 	}
 	c.note("locked for %v", period)
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.locks++
-	return c.machine, nil
+	return c.machine, c.shortErr
+}
+
+// setLimit says why the locks from now on are too short, or that they are not.
+func (m *machine) setLimit(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.shortErr = err
 }
 
 // Close releases the lock.

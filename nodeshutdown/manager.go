@@ -36,6 +36,8 @@ var ErrShuttingDown = errors.New("node is shutting down")
 const (
 	minRetryPeriod = time.Second
 	maxRetryPeriod = 30 * time.Second
+	// maxShortPeriod is the longest wait before a longer lock is tried to be got. Meanwhile a shutdown is noticed late.
+	maxShortPeriod = time.Hour
 )
 
 // Manager handles the shutdown of a node. Its methods can be called from any goroutine.
@@ -107,6 +109,11 @@ type Runner struct {
 	m        *Manager
 	pods     Pods
 	recorder Recorder
+
+	// All below are owned by Run's goroutine.
+	isShort   bool          // the lock is shorter than the periods
+	longerIn  time.Duration // when a longer one is tried to be got
+	getLonger *time.Timer
 }
 
 // Run handles shutdowns until ctx is done. A connection that fails is made again: without it, a shutdown goes unnoticed and
@@ -146,12 +153,18 @@ func (r *Runner) watch(ctx context.Context) error {
 	defer func() { _ = login.Close() }() // nothing was written
 	var lock io.Closer
 	defer func() { r.release(lock) }()
+	r.longerIn, r.getLonger = maxRetryPeriod, time.NewTimer(maxRetryPeriod)
+	defer r.getLonger.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.m.changedCh:
 			lock = r.renew(ctx, login, lock)
+		case <-r.getLonger.C:
+			if r.isShort {
+				lock = r.renew(ctx, login, lock)
+			}
 		case down, ok := <-login.Shutdowns():
 			if !ok {
 				return errConnectionLost
@@ -176,7 +189,8 @@ func (r *Runner) watch(ctx context.Context) error {
 	}
 }
 
-// inhibit takes a lock for the periods of all groups.
+// inhibit takes a lock for the periods of all groups. One that is shorter is better than none: pods are terminated and reported
+// in the time that there is.
 func (r *Runner) inhibit(ctx context.Context, login Login) (io.Closer, error) {
 	select {
 	case <-r.m.changedCh: // this lock has the new period
@@ -184,10 +198,20 @@ func (r *Runner) inhibit(ctx context.Context, login Login) (io.Closer, error) {
 	}
 	_, period := r.m.currentGroups()
 	lock, err := login.Inhibit(ctx, period)
-	if err != nil {
+	if err != nil && lock == nil {
 		return nil, fmt.Errorf("delay shutdowns: %w", err)
 	}
-	r.m.cfg.Logger.Info("shutdowns of the node are delayed until pods have terminated", slog.Duration("period", period))
+	was := r.isShort
+	r.isShort = err != nil
+	switch {
+	case !r.isShort:
+		r.m.cfg.Logger.Info("shutdowns of the node are delayed until pods have terminated", slog.Duration("period", period))
+		return lock, nil
+	case !was:
+		r.m.cfg.Logger.Warn("shutdowns of the node are not delayed as long as pods may need", slog.Duration("period", period), logattr.Err(err))
+	}
+	r.getLonger.Reset(r.longerIn)
+	r.longerIn = min(2*r.longerIn, maxShortPeriod)
 	return lock, nil
 }
 

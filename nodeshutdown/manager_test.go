@@ -261,6 +261,33 @@ func TestManager_SetGroupsKeepsTheLock(t *testing.T) {
 	})
 }
 
+// SD-5: where the limit cannot be raised, pods are terminated in the time that there is. A longer lock is tried to be got with
+// back-off, without a word.
+func TestManager_ShortLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(newPod("a", 0))
+		m.setLimit(errors.New("read-only file system"))
+		start(t, m, "", nodeshutdown.GracePeriods(5*second, 0)...)
+		m.requireTrace(t, "0s locked for 15s",
+			`0s level=WARN msg="shutdowns of the node are not delayed as long as pods may need" period=15s err="read-only file system"`)
+		time.Sleep(100 * second)
+		m.requireTrace(t, "30s locked for 15s", "30s released", "1m30s locked for 15s", "1m30s released")
+		m.setLimit(nil)
+		time.Sleep(time.Hour)
+		m.requireTrace(t, "3m30s locked for 15s", "3m30s released")
+
+		m.setLimit(errors.New("not followed"))
+		m.exitAfter["a"] = second
+		m.set(true)
+		time.Sleep(2 * second)
+		m.requireTrace(t, "1h1m40s event Node NodeShutdown: Shutdown manager detected shutdown event", "1h1m40s a: Terminated in 5s", "1h1m41s a exited", "1h1m41s released")
+		m.set(false)
+		synctest.Wait()
+		m.requireTrace(t, "1h1m42s event Node NodeShutdown: Shutdown manager detected shutdown cancellation", "1h1m42s locked for 15s",
+			`1h1m42s level=WARN msg="shutdowns of the node are not delayed as long as pods may need" period=15s err="not followed"`)
+	})
+}
+
 // While there is no connection, the groups are changed for the lock to come.
 func TestManager_SetGroupsBeforeTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -133,16 +133,14 @@ func (c *conn) Close() error {
 
 // Inhibit implements nodeshutdown.Login.
 func (c *conn) Inhibit(ctx context.Context, period time.Duration) (io.Closer, error) {
-	if err := c.raiseLimit(ctx, period); err != nil {
-		return nil, err
-	}
+	tooShort := c.raiseLimit(ctx, period)
 	var fd dbus.UnixFD
 	call := c.bus.Object(service, object).CallWithContext(ctx, manager+".Inhibit", 0, "shutdown", who, why, "delay")
 	if err := call.Store(&fd); err != nil {
-		return nil, fmt.Errorf("take an inhibitor lock: %w", err)
+		return nil, errors.Join(fmt.Errorf("take an inhibitor lock: %w", err), tooShort)
 	}
 	syscall.CloseOnExec(int(fd))
-	return os.NewFile(uintptr(fd), "inhibitor lock"), nil
+	return os.NewFile(uintptr(fd), "inhibitor lock"), tooShort
 }
 
 // raiseLimit has the login manager wait for at least period, by a drop-in of its configuration.

@@ -252,12 +252,14 @@ func TestConn_InhibitRaisesLimit(t *testing.T) {
 	defer cancel()
 	_, err = c.Inhibit(ctx, 100*time.Second)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	_, err = c.Inhibit(t.Context(), 100*time.Second)
+	lock, err = c.Inhibit(t.Context(), 100*time.Second)
+	require.NoError(t, lock.Close(), "a shorter lock is better than none")
 	require.EqualError(t, err, "InhibitDelayMaxSec is 1m30s, and pods need 1m40s: the login manager does not follow "+f.dropIn+"; remove what overrides it")
 
 	require.NoError(t, os.RemoveAll(dropIns))
 	require.NoError(t, os.WriteFile(dropIns, nil, 0o600))
-	_, err = c.Inhibit(t.Context(), 100*time.Second)
+	lock, err = c.Inhibit(t.Context(), 100*time.Second)
+	require.NoError(t, lock.Close(), "nor does a configuration that cannot be changed prevent it")
 	require.ErrorContains(t, err, "raise InhibitDelayMaxSec from 1m30s to 1m40s: ")
 }
 
