@@ -26,7 +26,7 @@ type evictedPod struct {
 	cleanedUp bool
 	cancel    func()  // ends the call that is under way
 	effect    *effect // nil: not judged
-	judged    bool
+	judged    bool    // effect has its deadline
 }
 
 // evictionResult is the result of a call of Pods.Evict.
