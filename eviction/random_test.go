@@ -339,11 +339,7 @@ func randomNode(t *testing.T, seed uint64, span time.Duration, counts map[string
 		r.t = t
 		began, next := time.Now(), 0
 		for time.Since(began) < span && !t.Failed() {
-			for _, e := range s.evicted {
-				if time.Since(e.at) >= s.takes {
-					delete(s.pods, e.pod.UID)
-				}
-			}
+			s.leave()
 			s.evicted = s.evicted[max(0, len(s.evicted)-20):]
 			for _, uid := range slices.Sorted(maps.Keys(s.pods)) { // some are taken away, whatever is with them
 				if rng.IntN(40) == 0 && !r.going[uid] {
@@ -380,7 +376,9 @@ func (r *oracle) settled(m *eviction.Manager) {
 	if r.s.stale || r.s.lag || r.s.lost {
 		return
 	}
-	r.s.pause(time.Duration(len(r.s.pods)) * (2*effectTimeout + 20*time.Second))
+	for end := time.Now().Add(time.Duration(len(r.s.pods)) * (2*effectTimeout + 20*time.Second)); time.Now().Before(end); r.s.pause(10 * time.Second) {
+		r.s.leave()
+	}
 	u := r.s.observed
 	for _, signal := range []eviction.Signal{eviction.MemoryAvailable, eviction.NodeFSAvailable, eviction.PIDAvailable} {
 		if left(signal, &u) >= hardOf(signal) {

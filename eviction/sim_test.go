@@ -179,6 +179,15 @@ func (s *nodeSimulator) Evict(ctx context.Context, pod *corev1.Pod, e runtime.Te
 	return ctx.Err()
 }
 
+// leave has those go that were evicted long enough ago, whether or not that was waited for.
+func (s *nodeSimulator) leave() {
+	for _, e := range s.evicted {
+		if time.Since(e.at) >= s.takes {
+			delete(s.pods, e.pod.UID)
+		}
+	}
+}
+
 func (s *nodeSimulator) Reclaim(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
