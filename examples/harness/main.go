@@ -9,7 +9,8 @@
 //	harness -html compared.html a.json b.json
 //
 // The exit code is 0 if no case failed but those that are known to fail, 1 if one did, 2 if
-// a flag is invalid, and 3 if the suite could not run.
+// a flag is invalid, and 3 if the suite could not run: on one of several endpoints, if so. The others are
+// reported nevertheless.
 package main
 
 import (
@@ -60,8 +61,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return exitPassed
 	}
 	reports, err := s.collect(ctx, stderr)
-	if err == nil {
-		err = s.write(reports, stdout)
+	if len(reports) > 0 {
+		err = errors.Join(err, s.write(reports, stdout))
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "harness:", err)
@@ -75,7 +76,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	return exitPassed
 }
 
-// collect runs the suite on each endpoint in turn, or reads the reports that are given.
+// collect reads the reports that are given, and runs the suite on each endpoint in turn. With an error it
+// returns the reports of the endpoints on which the suite ended: a run takes minutes.
 func (s *settings) collect(ctx context.Context, stderr io.Writer) ([]runtimetest.Report, error) {
 	var reports []runtimetest.Report
 	for _, path := range s.reports {
@@ -90,14 +92,19 @@ func (s *settings) collect(ctx context.Context, stderr io.Writer) ([]runtimetest
 		}
 		reports = append(reports, r)
 	}
+	var errs []error
 	for _, endpoint := range s.endpoints {
 		r, err := s.test(ctx, endpoint, stderr)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", endpoint, err)
+			errs = append(errs, fmt.Errorf("%s: %w", endpoint, err))
+		} else {
+			reports = append(reports, r)
 		}
-		reports = append(reports, r)
+		if ctx.Err() != nil {
+			break
+		}
 	}
-	return reports, nil
+	return reports, errors.Join(errs...)
 }
 
 // test runs the suite on one endpoint.

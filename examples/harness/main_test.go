@@ -115,6 +115,37 @@ func TestRun_ExitCodeSaysWhatHappened(t *testing.T) {
 	assert.Equal(t, exitNotRun, run(ctx, []string{"-endpoint", socket}, func(string) string { return "" }, &bytes.Buffer{}, &bytes.Buffer{}))
 }
 
+// A run takes minutes: what one runtime has passed is not lost because another one is away, or because
+// the command is interrupted.
+func TestRun_ReportsTheEndpointsOnWhichTheSuiteEnded(t *testing.T) {
+	first, last := serveRuntime(t, "first"), serveRuntime(t, "last")
+	path := filepath.Join(t.TempDir(), "r.html")
+	code, stdout, stderr := command(t, "-run", "is ready$", "-html", path, "-endpoint", first, "-endpoint", "/no/such.sock", "-endpoint", last)
+	assert.Equal(t, exitNotRun, code)
+	assert.Contains(t, stderr, "harness: /no/such.sock: run the suite")
+	assert.Regexp(t, `^ +first v\S+ +last v\S+\n`, stdout)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Contains(t, string(text), "first")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var out, errs bytes.Buffer
+	interrupt := writerFunc(func(p []byte) (int, error) {
+		if strings.Contains(string(p), last) {
+			cancel()
+		}
+		return errs.Write(p)
+	})
+	args := []string{"-run", "is ready$", "-endpoint", first, "-endpoint", last, "-endpoint", "/never/asked.sock"}
+	assert.Equal(t, exitNotRun, run(ctx, args, func(string) string { return "" }, &out, interrupt))
+	assert.Contains(t, out.String(), "first v0.37.0: 2 cases")
+	assert.NotContains(t, errs.String(), "/never/asked.sock")
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
 // made are the reports of two made-up runtimes.
 func made() []runtimetest.Report {
 	names := runtimetest.Cases()
