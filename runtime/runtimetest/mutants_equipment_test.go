@@ -172,6 +172,10 @@ func mutantsOfEquipment() []mutant {
 			call: doesNothing("CheckpointContainer"),
 		},
 		{
+			defect: "a checkpoint fails", caseName: checkpoint, report: "CheckpointContainer: rpc error",
+			call: onCalls("CheckpointContainer", func(rpcCall) error { return status.Error(codes.Unknown, "criu failed: type NOTIFY errno 0") }),
+		},
+		{
 			defect: "a checkpoint of an unknown container succeeds", caseName: "checkpoints of what is not there are refused", report: "checkpoint of an unknown container: succeeded",
 			call: losesErrors("CheckpointContainer"),
 		},
