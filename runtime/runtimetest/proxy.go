@@ -33,7 +33,7 @@ type Proxy struct {
 	to        grpc.ClientConnInterface
 	seed      uint64
 	startTime time.Time
-	pods      podIndex
+	pods      *podIndex
 
 	mu    sync.Mutex // guards the rest
 	rules []*rule
