@@ -27,7 +27,7 @@ var allowedImports = map[string][]string{
 	"runtime/runtimetest":        {"internal/mounts"},
 	"internal/bootid":            {},
 	"internal/podinput":          {"runtime"},
-	"podsource":                  {"internal/atomicfile", "internal/fileversion", "internal/safe", "podspec"},
+	"podsource":                  {"internal/atomicfile", "internal/fileversion", "internal/safe", "internal/text", "podspec"},
 	"podcache":                   {"runtime"},
 	"pleg":                       {"internal/monotonic", "internal/safe", "runtime"},
 	"podworkers":                 {"internal/monotonic", "internal/safe", "podspec", "runtime"},

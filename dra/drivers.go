@@ -28,9 +28,6 @@ import (
 // maxMessageBytes bounds a message of a driver.
 const maxMessageBytes = 4 << 20
 
-// maxErrorLength bounds what is repeated of an error of a driver: it is reported with the pod, and logged.
-const maxErrorLength = 1024
-
 // maxReconnectDelay bounds the time until a driver that was started again is noticed.
 const maxReconnectDelay = 3 * time.Second
 
@@ -204,7 +201,7 @@ func (m *Manager) call(ctx context.Context, name, method string, claim *claimSta
 	case err != nil && ctx.Err() == nil && (errors.Is(bounded.Err(), context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded):
 		err = fmt.Errorf("driver %s: %s: no answer within %v", name, method, m.cfg.CallTimeout)
 	case err != nil:
-		err = fmt.Errorf("driver %s: %s: %w", name, method, text.Error(err, maxErrorLength))
+		err = fmt.Errorf("driver %s: %s: %w", name, method, text.Error(err))
 	}
 	if m.cfg.Hooks.Called != nil {
 		m.cfg.Hooks.Called(Call{name, method, claim.Namespace, claim.Name, time.Since(start), err})

@@ -79,7 +79,7 @@ func (w *healthWatch) run(ctx context.Context) {
 		if time.Since(startTime) >= maxHealthBackOff {
 			backOff = minHealthBackOff
 		}
-		w.log.Warn("watch of the health of devices ended", slog.Duration("backOff", backOff), logattr.Err(text.Error(err, maxErrorLength)))
+		w.log.Warn("watch of the health of devices ended", slog.Duration("backOff", backOff), logattr.Err(text.Error(err)))
 		w.timer.Reset(backOff)
 		select {
 		case <-w.timer.C:

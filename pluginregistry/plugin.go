@@ -21,9 +21,6 @@ import (
 // maxMessageBytes bounds what a plugin says about itself.
 const maxMessageBytes = 64 << 10
 
-// maxErrorLength bounds what is logged of an error of a plugin, and what a plugin gets of that of a handler.
-const maxErrorLength = 1024
-
 // serve registers the plugin at a socket until that succeeds, and deregisters it when
 // removed is done. At the end of run it returns and leaves the plugin registered.
 func (r *Registry) serve(run, removed context.Context, path string) {
@@ -50,7 +47,7 @@ func (r *Registry) serve(run, removed context.Context, path string) {
 			}
 			return
 		}
-		err = text.Error(err, maxErrorLength)
+		err = text.Error(err)
 		if message := err.Error(); message != lastErr && ctx.Err() == nil {
 			lastErr = message
 			log.Warn("plugin registration failed", logattr.Err(err))
@@ -87,7 +84,7 @@ func (r *Registry) register(ctx context.Context, path string) (Plugin, error) {
 	rejection := r.offer(ctx, p)
 	answer := &api.RegistrationStatus{PluginRegistered: rejection == nil}
 	if rejection != nil {
-		answer.Error = text.Error(rejection, maxErrorLength).Error()
+		answer.Error = text.Error(rejection).Error()
 	}
 	notifyCtx, cancelNotify := context.WithTimeout(ctx, r.cfg.CallTimeout)
 	defer cancelNotify()

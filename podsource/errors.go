@@ -6,12 +6,12 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/text"
 	"github.com/sublet-dev/agent/podspec"
 )
 
@@ -108,9 +108,7 @@ func (m *Mux) event(r rejectedPod) *corev1.Event {
 	if r.RetainedPod != nil {
 		message = "the last valid version keeps running: " + message
 	}
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
-	}
+	message = text.Clip(message, maxMessage, "...")
 	if pod != nil {
 		return podspec.NewEvent(pod, corev1.EventTypeWarning, reason, message, r.Since)
 	}

@@ -1,11 +1,10 @@
 package podsource
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/text"
 	"github.com/sublet-dev/agent/podspec"
 )
 
@@ -13,7 +12,7 @@ import (
 // it from all other pods. See InvalidReason.
 const AnnotationInvalid = "sublet.dev/invalid"
 
-// maxReason is the longest InvalidReason, without the dots at its end. It leaves room in an event.
+// maxReason is the longest InvalidReason. It leaves room in an event.
 const maxReason = maxMessage - 100
 
 // InvalidReason returns what is wrong with a delivered pod, with the names of its fields,
@@ -47,14 +46,10 @@ func reduced(pod *corev1.Pod, err error) *corev1.Pod {
 		}
 		r.Spec.Containers = nil
 	}
-	message := err.Error()
-	if len(message) > maxReason {
-		message = strings.ToValidUTF8(message[:maxReason], "") + "..."
-	}
 	if r.Annotations == nil {
 		r.Annotations = map[string]string{}
 	}
-	r.Annotations[AnnotationInvalid] = message
+	r.Annotations[AnnotationInvalid] = text.Clip(err.Error(), maxReason, "...")
 	return r
 }
 

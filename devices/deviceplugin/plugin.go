@@ -23,9 +23,6 @@ import (
 // megabyte.
 const maxMessageBytes = 4 << 20
 
-// maxErrorLength bounds what is repeated of an error of a plugin: it is reported with the pod, and logged.
-const maxErrorLength = 1024
-
 // plugin is the client of a device plugin.
 type plugin struct {
 	path    string
@@ -56,7 +53,7 @@ func dial(ctx context.Context, path string, timeout time.Duration) (*plugin, err
 	// The registration may have the options too, but says nothing about the socket: some plugins
 	// register a moment before they serve, and do not notice if they are lost.
 	if p.options, err = p.client.GetDevicePluginOptions(ctx, &api.Empty{}, grpc.WaitForReady(true)); err != nil {
-		return nil, errors.Join(fmt.Errorf("device plugin at %s does not answer: %w", path, text.Error(err, maxErrorLength)), conn.Close())
+		return nil, errors.Join(fmt.Errorf("device plugin at %s does not answer: %w", path, text.Error(err)), conn.Close())
 	}
 	return p, nil
 }
@@ -98,7 +95,7 @@ func (p *plugin) watch(ctx context.Context, update func([]devices.Device) error)
 
 // failed returns an error of a plugin, which names it.
 func (p *plugin) failed(err error) error {
-	return fmt.Errorf("device plugin at %s: %w", p.path, text.Error(err, maxErrorLength))
+	return fmt.Errorf("device plugin at %s: %w", p.path, text.Error(err))
 }
 
 // Allocate implements devices.Plugin.

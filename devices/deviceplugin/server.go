@@ -252,7 +252,7 @@ func (s *Server) watch(ctx context.Context, name corev1.ResourceName, p *plugin,
 	if s.isCurrent(name, w) {
 		s.cfg.Devices.Disconnect(name, w.provider)
 	}
-	log.Info("device plugin disconnected", logattr.Err(text.Error(err, maxErrorLength)))
+	log.Info("device plugin disconnected", logattr.Err(text.Error(err)))
 	if err := p.conn.Close(); err != nil {
 		log.Debug("close failed", logattr.Err(err))
 	}

@@ -16,10 +16,14 @@ func Clip(s string, limit int, more string) string {
 	return strings.ToValidUTF8(text[:min(len(text), limit-len(more))], "") + more
 }
 
-// Error returns err, or, if its text has more than limit bytes, an error with the beginning of the text.
-func Error(err error, limit int) error {
-	if err == nil || len(err.Error()) <= limit {
+// maxErrorLength bounds what is repeated of an error of another program: it is reported with a pod, and logged.
+const maxErrorLength = 1024
+
+// Error returns err, or, if its text has more than 1 KiB, an error with the beginning of the text. That
+// one wraps nothing.
+func Error(err error) error {
+	if err == nil || len(err.Error()) <= maxErrorLength {
 		return err
 	}
-	return errors.New(Clip(err.Error(), limit, "…"))
+	return errors.New(Clip(err.Error(), maxErrorLength, "…"))
 }

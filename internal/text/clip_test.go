@@ -11,9 +11,11 @@ import (
 )
 
 func TestError(t *testing.T) {
-	require.NoError(t, Error(nil, 10))
-	require.ErrorIs(t, Error(io.EOF, 10), io.EOF)
-	require.EqualError(t, Error(errors.New("eleven byte"), 10), "eleven …")
+	require.NoError(t, Error(nil))
+	require.ErrorIs(t, Error(io.EOF), io.EOF)
+	longest := strings.Repeat("x", 1024)
+	require.EqualError(t, Error(errors.New(longest)), longest)
+	require.EqualError(t, Error(errors.New(longest+"y")), longest[:1021]+"…")
 }
 
 func TestClip(t *testing.T) {
