@@ -90,13 +90,20 @@ func (p *PodManager) admit(pod *corev1.Pod) podspec.AdmitResult {
 // the same.
 const reasonAdmission = "UnexpectedAdmissionError"
 
-func (p *PodManager) runAdmitters(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
+// runAdmitters calls the admitters. kept are pods that do not count as others and have not ended; see Reserver.
+func (p *PodManager) runAdmitters(pod *corev1.Pod, others []*corev1.Pod, kept ...*corev1.Pod) podspec.AdmitResult {
 	if isInvalid(pod) {
 		return rejectInvalid(pod)
 	}
 	for _, a := range p.cfg.Admitters {
 		v := podspec.Rejected(reasonAdmission, "admitter panicked") // as a kubelet does without an answer
-		safe.Do(p.cfg.Logger, "admit pod "+podspec.FullName(pod), func() { v = a.Admit(pod, others) })
+		safe.Do(p.cfg.Logger, "admit pod "+podspec.FullName(pod), func() {
+			if r, ok := a.(Reserver); ok {
+				v = r.AdmitBeside(pod, others, kept)
+			} else {
+				v = a.Admit(pod, others)
+			}
+		})
 		if !v.Admitted {
 			return v
 		}

@@ -32,6 +32,15 @@ type Preemptor interface {
 	Victims(pod *corev1.Pod, others []*corev1.Pod, mayPreempt func(*corev1.Pod) bool) (victims []*corev1.Pod, ok bool)
 }
 
+// Reserver is implemented by an Admitter that sets resources aside for the pods that it admits, and frees
+// what it has set aside for pods that are not among the others of a later call. See topology.Manager.
+type Reserver interface {
+	// AdmitBeside is Admit with pods that are not among others and have not ended: the pods that are preempted
+	// only if this one is admitted, and those that wait for what they were promised. What is set aside for
+	// them stays so, and is not free.
+	AdmitBeside(pod *corev1.Pod, others, kept []*corev1.Pod) podspec.AdmitResult
+}
+
 // preemption is what a pod waits for.
 type preemption struct {
 	preempt     []*corev1.Pod             // chosen, and to be evicted
@@ -61,7 +70,7 @@ func (p *PodManager) decide(pod *corev1.Pod) (podspec.AdmitResult, *preemption) 
 		return v, nil
 	}
 	others = slices.DeleteFunc(others, func(other *corev1.Pod) bool { return slices.Contains(preemption.preempt, other) })
-	if v := p.runAdmitters(pod, others); !v.Admitted {
+	if v := p.runAdmitters(pod, others, preemption.preempt...); !v.Admitted {
 		return v, nil // resources are not all that it lacks
 	}
 	return v, preemption
@@ -151,8 +160,15 @@ func (by *preemption) isOver(workers Workers) bool {
 func (p *PodManager) startPreemptor(pod *corev1.Pod, now time.Time) {
 	p.activePods.drop(pod.UID)
 	p.activePods.keep(p.isActive)
-	waiting := func(other *corev1.Pod) bool { return slices.Contains(p.preemptors, other.UID) }
-	if v := p.runAdmitters(pod, slices.DeleteFunc(slices.Clone(p.activePods.pods), waiting)); !v.Admitted {
+	var others, waiting []*corev1.Pod
+	for _, other := range p.activePods.pods {
+		if slices.Contains(p.preemptors, other.UID) {
+			waiting = append(waiting, other)
+		} else {
+			others = append(others, other)
+		}
+	}
+	if v := p.runAdmitters(pod, others, waiting...); !v.Admitted {
 		p.start(pod, now) // something else has changed
 		return
 	}

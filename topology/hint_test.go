@@ -154,6 +154,8 @@ func TestManager_Admit(t *testing.T) {
 	devices.hints = [][]topology.Hint{{hint(true, 0, 1)}}
 	require.Equal(t, podspec.Rejected("TopologyAffinityError", "Resources cannot be allocated with Topology locality: policy single-numa-node, container first"), m.Admit(testPod("d"), []*corev1.Pod{b}))
 	require.Equal(t, map[types.UID][]string{"b": want}, cpus.reserved)
+	require.False(t, m.AdmitBeside(testPod("d"), nil, []*corev1.Pod{b}).Admitted)
+	require.Equal(t, map[types.UID][]string{"b": want}, cpus.reserved, "it has not ended")
 	devices.panics, devices.err = true, nil
 	require.True(t, m.Admit(testPod("e"), []*corev1.Pod{b}).Admitted, "a provider that panics has no preference")
 	require.True(t, m.Admit(testPod("f"), nil).Admitted)

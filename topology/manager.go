@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -73,8 +74,14 @@ func New(cfg Config) (*Manager, error) {
 // sets the resources aside. What was set aside for pods that are not among others, and that
 // were not started, is free again.
 func (m *Manager) Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
+	return m.AdmitBeside(pod, others, nil)
+}
+
+// AdmitBeside implements syncloop.Reserver: it does what Admit does, and what was set aside for the pods of
+// kept stays so too. As in a kubelet, no pod is admitted for what a pod has that is to be preempted.
+func (m *Manager) AdmitBeside(pod *corev1.Pod, others, kept []*corev1.Pod) podspec.AdmitResult {
 	active := map[types.UID]bool{pod.UID: true}
-	for _, other := range others {
+	for _, other := range slices.Concat(others, kept) {
 		active[other.UID] = true
 	}
 	m.keep(func(uid types.UID) bool { return active[uid] })
