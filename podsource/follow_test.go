@@ -29,7 +29,7 @@ func TestMux_IncrementalMergeMatchesFullMerge(t *testing.T) {
 			before := m.merged
 			owners := maps.Clone(before.owner)
 			m.receive(t.Context(), i, Set{Pods: sets[i]})
-			want := merge(m.sources, owners, nil)
+			want := merge(m.sources, owners, restoredPods{})
 			require.Equal(t, names(want.pods), names(m.merged.pods), "seed %d", seed)
 			require.Equal(t, want.byUID, m.merged.byUID)
 			require.Equal(t, want.byFull, m.merged.byFull)

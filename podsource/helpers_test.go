@@ -126,10 +126,17 @@ func start(t *testing.T, sources ...podsource.Source) *muxEnv {
 
 func startNamed(t *testing.T, named ...podsource.NamedSource) *muxEnv {
 	t.Helper()
+	return startRestored(t, nil, named...)
+}
+
+// startRestored runs a Mux after a process that had these pods.
+func startRestored(t *testing.T, restored []*corev1.Pod, named ...podsource.NamedSource) *muxEnv {
+	t.Helper()
 	r := &muxEnv{t: t, latest: map[types.UID]*corev1.Pod{}}
 	mux, err := podsource.New(podsource.Config{NodeName: "n1", Sources: named, Recorder: r})
 	require.NoError(t, err)
 	r.mux = mux
+	mux.Restore(restored...)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {

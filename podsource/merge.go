@@ -39,8 +39,9 @@ type rejectedPod struct {
 }
 
 // merge merges the desired sets of sources. The previous owner of a full name keeps it
-// as long as it claims it; otherwise a pod that ran before wins, or else the first claim.
-func merge(sources []*sourceState, previous map[string]nameClaim, restored map[types.UID]bool) mergedSet {
+// as long as it claims it; otherwise a pod that ran before wins, or else the first claim. While its source
+// may still deliver the pod that ran before, the others wait.
+func merge(sources []*sourceState, previous map[string]nameClaim, restored restoredPods) mergedSet {
 	n := 0
 	for _, d := range sources {
 		n += len(d.entries)
@@ -49,9 +50,20 @@ func merge(sources []*sourceState, previous map[string]nameClaim, restored map[t
 		pods: make([]*entry, 0, n), byUID: make(map[types.UID]*entry, n), byFull: make(map[string]*entry, n),
 		objects: map[podspec.Ref]podspec.Object{}, owner: make(map[string]nameClaim, n),
 	}
-	contested := u.assign(sources, previous, restored)
-	u.place(sources, contested)
-	u.unique = len(contested) == 0 && len(u.rejected) == 0
+	waiting := map[*entry]*corev1.Pod{}
+	expected := restored.expected(sources)
+	if len(expected) > 0 {
+		for _, d := range sources {
+			for _, e := range d.entries {
+				if first := restored.waitsFor(e, expected); first != nil {
+					waiting[e] = first
+				}
+			}
+		}
+	}
+	contested := u.assign(sources, previous, restored.uids, waiting)
+	u.place(sources, contested, waiting)
+	u.unique = len(contested) == 0 && len(u.rejected) == 0 && len(expected) == 0
 	u.mergeObjects(sources)
 	return u
 }
@@ -108,14 +120,18 @@ func (u *mergedSet) staysUnique(removed, added []*entry) bool {
 }
 
 // assign decides which pod owns each full name and returns the names with more than
-// one claim.
-func (u *mergedSet) assign(sources []*sourceState, previous map[string]nameClaim, restored map[types.UID]bool) map[string]bool {
+// one claim, those of waiting pods among them.
+func (u *mergedSet) assign(sources []*sourceState, previous map[string]nameClaim, restored map[types.UID]bool, waiting map[*entry]*corev1.Pod) map[string]bool {
 	contested := map[string]bool{}
 	for _, d := range sources {
 		for _, e := range d.entries {
-			if _, taken := u.owner[e.full]; taken {
+			_, taken := u.owner[e.full]
+			switch {
+			case waiting[e] != nil:
 				contested[e.full] = true
-			} else {
+			case taken:
+				contested[e.full] = true
+			default:
 				u.owner[e.full] = nameClaim{source: d.source, origin: e.origin}
 			}
 		}
@@ -131,7 +147,7 @@ func (u *mergedSet) assign(sources []*sourceState, previous map[string]nameClaim
 			}
 			c := nth.claim(d, e)
 			owner, owned := previous[e.full]
-			if owner == c || !owned && restored[e.pod.UID] {
+			if waiting[e] == nil && (owner == c || !owned && restored[e.pod.UID]) {
 				u.owner[e.full] = c
 			}
 		}
@@ -151,7 +167,7 @@ func (c counter) claim(d *sourceState, e *entry) nameClaim {
 
 // place adds the owners of their names to the set and rejects all other pods. A name whose owner
 // is rejected for its UID goes to the next pod that has it.
-func (u *mergedSet) place(sources []*sourceState, contested map[string]bool) {
+func (u *mergedSet) place(sources []*sourceState, contested map[string]bool, waiting map[*entry]*corev1.Pod) {
 	type claimant struct {
 		*entry
 		claim nameClaim
@@ -172,7 +188,7 @@ func (u *mergedSet) place(sources []*sourceState, contested map[string]bool) {
 		}
 	}
 	for _, c := range others {
-		if u.byFull[c.full] != nil || u.byUID[c.pod.UID] != nil {
+		if u.byFull[c.full] != nil || u.byUID[c.pod.UID] != nil || waiting[c.entry] != nil {
 			rejected = append(rejected, c)
 			continue
 		}
@@ -187,19 +203,25 @@ func (u *mergedSet) place(sources []*sourceState, contested map[string]bool) {
 		}
 	}
 	for _, c := range rejected {
-		u.reject(c.entry)
+		u.reject(c.entry, waiting[c.entry])
 	}
 }
 
-func (u *mergedSet) reject(p *entry) {
+// reject rejects a pod for another one of its name or UID, or for one of its name that may come.
+func (u *mergedSet) reject(p *entry, expected *corev1.Pod) {
 	same, first := "full name "+p.full, u.byFull[p.full]
-	if first == nil {
+	if first == nil && expected == nil {
 		same, first = "UID "+string(p.pod.UID), u.byUID[p.pod.UID]
+	}
+	var other string
+	if first != nil {
+		other = fmt.Sprintf("pod %s/%s of %s", first.pod.Namespace, first.pod.Name, first.location())
+	} else {
+		other = fmt.Sprintf("a pod that ran before, of source %s, which has not delivered all its pods yet", expected.Annotations[podspec.AnnotationSource])
 	}
 	u.rejected = append(u.rejected, rejectedPod{source: p.source, pod: p.pod, SourceError: SourceError{
 		Location: p.location(), Since: time.Time{},
-		Err: fmt.Errorf("pod %s/%s rejected: %s already used by pod %s/%s of %s; rename or remove one",
-			p.pod.Namespace, p.pod.Name, same, first.pod.Namespace, first.pod.Name, first.location()),
+		Err: fmt.Errorf("pod %s/%s rejected: %s already used by %s; rename or remove one", p.pod.Namespace, p.pod.Name, same, other),
 	}})
 }
 

@@ -130,7 +130,7 @@ type Mux struct {
 	merged    mergedSet
 	delivered delivered
 	reported  map[string]SourceError // reported and not resolved yet
-	restored  map[types.UID]bool     // pods of the previous process
+	restored  restoredPods
 }
 
 // New returns a Mux. It does no I/O; sources are read by Run.
@@ -220,15 +220,13 @@ func completed(s, previous Set) (current, next Set) {
 	return current, previous
 }
 
-// Restore names the pods of the previous process. If the first set with a full name has it twice, the pod that ran before
-// keeps it. It must be called before Run.
+// Restore names the pods of the previous process, with their statuses. Of two pods with one full name the one that ran
+// before keeps it: another source does not get the name while the source of that pod may still deliver it. Restore must be
+// called before Run.
 func (m *Mux) Restore(pods ...*corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.restored = make(map[types.UID]bool, len(pods))
-	for _, pod := range pods {
-		m.restored[pod.UID] = true
-	}
+	m.restored = newRestoredPods(pods)
 }
 
 // receive replaces the desired set of source i.

@@ -6,8 +6,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/podsource"
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // SR-7: the first of a full name stays over a restart, when both are there from the beginning.
@@ -45,4 +47,68 @@ func TestMux_DuplicateNameAfterARestart(t *testing.T) {
 		cancel()
 		require.NoError(t, <-done)
 	})
+}
+
+// gated is a source that delivers nothing until the gate is open.
+func gated(gate <-chan struct{}, then podsource.Source) podsource.Source {
+	return podsource.NotStatic(sourceFunc(func(ctx context.Context, deliver func(podsource.Set)) error {
+		deliver(podsource.Set{Incomplete: true})
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-gate:
+			return then.Watch(ctx, deliver)
+		}
+	}))
+}
+
+// SR-7: of two pods with one full name the one that ran before a restart stays, whichever source is first.
+func TestMux_DuplicateNameOfTwoSourcesAfterARestart(t *testing.T) {
+	first, second := pod("x", "first"), pod("x", "second")
+	first.UID, second.UID = "uid-first", "uid-second"
+	ran := func(source string, change ...func(*corev1.Pod)) *corev1.Pod {
+		p := first.DeepCopy()
+		p.Annotations = map[string]string{podspec.AnnotationSource: source}
+		for _, c := range change {
+			c(p)
+		}
+		return p
+	}
+	for name, tc := range map[string]struct {
+		restored *corev1.Pod
+		slow     []*corev1.Pod // of source a
+		before   []string      // source a has delivered
+		after    []string
+	}{
+		"it is still desired":   {ran("a"), []*corev1.Pod{first}, nil, []string{"ADD a x=first"}},
+		"it is gone":            {ran("a"), nil, nil, []string{"ADD b x=second"}},
+		"it had ended":          {ran("a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), []*corev1.Pod{first}, []string{"ADD b x=second"}, nil},
+		"its source is gone":    {ran("removed"), nil, []string{"ADD b x=second"}, nil},
+		"it is of the other":    {ran("b"), []*corev1.Pod{first}, []string{"ADD b x=second"}, nil},
+		"there was no such pod": {ran("a", func(p *corev1.Pod) { p.Name = "y" }), []*corev1.Pod{first}, []string{"ADD b x=second"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				gate, b := make(chan struct{}), podsource.NewMemory()
+				r := startRestored(t, []*corev1.Pod{tc.restored},
+					podsource.NamedSource{Name: "a", Source: gated(gate, podsource.NewMemory(tc.slow...))}, podsource.NamedSource{Name: "b", Source: podsource.NotStatic(b)})
+				require.Empty(t, r.delivered())
+				b.Put(second)
+				require.Equal(t, tc.before, r.delivered())
+				if tc.before == nil {
+					assert.Contains(t, r.errors(), "source b: pod default/x rejected: full name x_default already used by a pod that ran before, of source a, which has not delivered all its pods yet")
+				}
+				close(gate)
+				assert.Equal(t, tc.after, r.delivered())
+				switch {
+				case len(tc.slow) == 0:
+					assert.Empty(t, r.errors())
+				case tc.before == nil:
+					assert.Contains(t, r.errors(), "source b: pod default/x rejected: full name x_default already used by pod default/x of source a")
+				default:
+					assert.Contains(t, r.errors(), "source a: pod default/x rejected")
+				}
+			})
+		})
+	}
 }
