@@ -86,7 +86,7 @@ func (l *sinkQueue) add(uid types.UID) {
 	notify.Send(l.wake)
 }
 
-// run sends until ctx is done, and then the rest for at most FlushTimeout.
+// run sends until ctx is done, and then the rest for at most FlushTimeout. What the sink rejects then is not waited for.
 func (l *sinkQueue) run(ctx context.Context) error {
 	sendCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -116,7 +116,7 @@ func (l *sinkQueue) run(ctx context.Context) error {
 		}
 	}
 	wg.Wait()
-	return nil
+	return l.unsent()
 }
 
 // abandon waits up to 1s for the cancelled sends.
@@ -129,6 +129,11 @@ func (l *sinkQueue) abandon(wg *sync.WaitGroup) error {
 	case <-ended:
 	case <-timeout.C: // a sink that ignores its context must not block the stop
 	}
+	return l.unsent()
+}
+
+// unsent returns an error if statuses are left.
+func (l *sinkQueue) unsent() error {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	if len(l.items) == 0 {
@@ -159,8 +164,8 @@ func (l *sinkQueue) endBackOff() {
 	l.retrying.Push(it)
 }
 
-// dispatch starts as many sends as may run. It returns how many pods are left
-// and when the next wait ends.
+// dispatch starts as many sends as may run. It returns how many pods are left that may still be sent
+// at the end, and when the next wait ends.
 func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int, next time.Duration) {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
@@ -180,7 +185,13 @@ func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int,
 			next = min(next, q.First().due.Sub(now))
 		}
 	}
-	return len(l.items), next
+	left = len(l.items)
+	for _, it := range l.items {
+		if l.draining && it.rejection.delayed != nil {
+			left--
+		}
+	}
+	return left, next
 }
 
 // next removes the pod to be sent now from its queue, or returns nil. A sink that is

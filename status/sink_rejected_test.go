@@ -2,6 +2,7 @@ package status_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/status"
@@ -109,4 +111,50 @@ func TestManager_RejectedAndForgotten(t *testing.T) {
 		assert.Empty(t, m.PodUIDs())
 		require.NoError(t, stop())
 	})
+}
+
+// ST-7: what a sink rejects does not delay the stop; it is sent once more. What may still be accepted is waited for.
+func TestManager_StopDoesNotWaitForRejectedStatuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fails int64 // sends of the other pod
+		want  time.Duration
+	}{"alone": {0, 0}, "beside one that is accepted later": {2, 3500 * time.Millisecond}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var rejected, failed atomic.Int64
+				away := tc.fails > 0
+				sink := sinkFunc(func(pod *corev1.Pod) error {
+					if pod.Name == "rejected" {
+						rejected.Add(1)
+						return status.ErrRejected
+					}
+					if away && failed.Add(1) <= 2*tc.fails {
+						return errors.New("connection refused")
+					}
+					return nil
+				})
+				m, stop := start(t, status.Config{Sinks: []status.Sink{sink}, BackOff: time.Second, MaxBackOff: time.Second, FlushTimeout: 30 * time.Second})
+				p, other := pod("main:c"), pod("main:c")
+				p.Name, p.UID, other.Name, other.UID = "rejected", "rejected", "other", "other"
+				m.Observe(p, runtime.Report{Observed: view(running("c", 0))})
+				pause(time.Hour)
+				before := rejected.Load()
+				m.Observe(other, runtime.Report{Observed: view(running("c", 0))})
+				pause(500 * time.Millisecond)
+
+				stopped := time.Now()
+				require.ErrorContains(t, stop(), "1 statuses not sent")
+				assert.LessOrEqual(t, time.Since(stopped), tc.want)
+				assert.Greater(t, rejected.Load(), before)
+				assert.Equal(t, away, failed.Load() > 2*tc.fails, "the other one was sent")
+			})
+		})
+	}
+}
+
+// sinkFunc is a Sink.
+type sinkFunc func(pod *corev1.Pod) error
+
+func (f sinkFunc) SetStatus(_ context.Context, pod *corev1.Pod, _ corev1.PodStatus) error {
+	return f(pod)
 }
