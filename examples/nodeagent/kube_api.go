@@ -61,6 +61,23 @@ func newKubeAPI(f *flags, log *slog.Logger) *kubeAPI {
 	return k
 }
 
+// check reads the certificate once, so that a mistake in it is an error of the flags.
+func (k *kubeAPI) check() error {
+	if k == nil {
+		return nil
+	}
+	if err := k.flags.config.limitTLS(new(server.Config)); err != nil {
+		return fmt.Errorf("-kube-api: %w", err)
+	}
+	if k.certificates().Cert == "" {
+		return nil
+	}
+	if _, err := k.certificates().TLS(); err != nil {
+		return fmt.Errorf("-kube-api %q: -tls-cert-file, -tls-private-key-file: %w; give a certificate and its private key, PEM", k.flags.kubeAPI.addr, err)
+	}
+	return nil
+}
+
 // recorder returns one that keeps events for clients, too.
 func (k *kubeAPI) recorder(next agent.Recorder) agent.Recorder {
 	if k == nil {

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -178,6 +179,8 @@ func TestRun_UnusableFilesAreUsageErrors(t *testing.T) {
 		"CA":            {[]string{"-listen", "127.0.0.1:0", "-tls-cert-file", certFile, "-tls-private-key-file", keyFile, "-client-ca-file", empty}, exitUsage},
 		"token":         {[]string{"-listen", "127.0.0.1:0", "-tls-cert-file", certFile, "-tls-private-key-file", keyFile, "-token-auth-file", empty}, exitUsage},
 		"kubeconfig":    {[]string{"-listen", "", "-kubeconfig", empty}, exitUsage},
+		"kubectl":       {[]string{"-listen", "", "-kube-api", "0.0.0.0:6443", "-tls-cert-file", empty, "-tls-private-key-file", keyFile}, exitUsage},
+		"no kubectl":    {[]string{"-listen", "", "-kube-api", "0.0.0.0:6443", "-tls-cert-file", missing, "-tls-private-key-file", keyFile}, exitFailed},
 		"missing token": {[]string{"-listen", "127.0.0.1:0", "-tls-cert-file", certFile, "-tls-private-key-file", keyFile, "-token-auth-file", missing}, exitFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,6 +192,9 @@ func TestRun_UnusableFilesAreUsageErrors(t *testing.T) {
 			err = run(t.Context(), f, io.Discard)
 			require.Error(t, err)
 			assert.Equal(t, tt.want, exitCode(err), err)
+			if i := slices.Index(tt.args, "-kube-api"); i >= 0 {
+				assert.Regexp(t, `^-kube-api "0.0.0.0:6443": -tls-cert-file, .*`+tt.args[i+3]+`.*; give a certificate`, err.Error(), "it names flags and file")
+			}
 		})
 	}
 }

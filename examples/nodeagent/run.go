@@ -29,6 +29,9 @@ import (
 func run(ctx context.Context, f flags, out io.Writer) error {
 	log := f.logger(out)
 	api := newKubeAPI(&f, log)
+	if err := api.check(); err != nil {
+		return asUsageError(err)
+	}
 	plugins, accounts := pluginDirs{}, &lateAccounts{}
 	opts, err := options(&f, log, api, plugins, accounts)
 	if err != nil {
