@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -26,8 +25,7 @@ type containerStreams struct {
 	path string
 	tty  bool
 
-	stdin  *io.PipeReader // nil: the container has none
-	input  *io.PipeWriter
+	input  *input // nil: the container has none
 	isOnce bool
 
 	mu       sync.Mutex // guards the rest
@@ -44,7 +42,7 @@ func newContainerStreams(path string, cfg *v1.ContainerConfig) *containerStreams
 	c := &containerStreams{path: path, tty: cfg.GetTty(), isOnce: cfg.GetStdinOnce()}
 	c.taken.L = &c.mu
 	if cfg.GetStdin() {
-		c.stdin, c.input = io.Pipe()
+		c.input = newInput()
 	}
 	return c
 }
@@ -52,8 +50,8 @@ func newContainerStreams(path string, cfg *v1.ContainerConfig) *containerStreams
 // io returns the streams for the executor.
 func (c *containerStreams) io() IO {
 	sio := IO{Stdout: output{c, 0}, Stderr: output{c, 1}, TTY: c.tty, Log: c}
-	if c.stdin != nil {
-		sio.Stdin = c.stdin
+	if c.input != nil {
+		sio.Stdin = c.input
 	}
 	return sio
 }
@@ -222,7 +220,6 @@ func (c *containerStreams) close() {
 	c.attached = nil
 	c.taken.Broadcast()
 	if c.input != nil {
-		_ = c.stdin.Close()
 		_ = c.input.Close()
 	}
 }

@@ -126,8 +126,10 @@ func (r *Runtime) AttachStreams(ctx context.Context, id string, sio IO, resize <
 	c.console.attach(t)
 	defer c.console.detach(t)
 	if sio.Stdin != nil && c.console.input != nil {
-		go func() { // ends with the client's stream
-			_, _ = io.Copy(c.console.input, sio.Stdin)
+		attached, leave := context.WithCancel(ctx)
+		defer leave()
+		go func() { // ends with the client's stream, or when the process does not read what a client has sent that left
+			_, _ = io.Copy(c.console.input.from(attached), sio.Stdin)
 			if c.console.isOnce {
 				_ = c.console.input.Close()
 			}
