@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,8 +51,8 @@ func (m *Manager) content(ctx context.Context, r *request, plugin string) (runti
 	if err != nil {
 		return runtime.Volume{}, err
 	}
-	gid := fsGroup(r.pod)
-	if cached, ok := m.cache.get(r.pod.UID, r.vol.Name); ok && cached.hasContent(plugin, files, gid) {
+	gid, nested := fsGroup(r.pod), nestedDirs(r.pod, r.vol.Name)
+	if cached, ok := m.cache.get(r.pod.UID, r.vol.Name); ok && slices.Equal(cached.nested, nested) && cached.hasContent(plugin, files, gid) {
 		return runtime.Volume{HostPath: cached.path, ReadOnly: true}, nil
 	}
 	if r.dir, err = r.open(); err != nil {
@@ -68,12 +69,12 @@ func (m *Manager) content(ctx context.Context, r *request, plugin string) (runti
 	}
 	defer func() { _ = root.Close() }() // nothing is buffered
 	path := filepath.Join(r.dir.path, rel)
-	w := writer{ctx: ctx, root: root, path: path, gid: gid}
+	w := writer{ctx: ctx, root: root, path: path, gid: gid, nested: nested}
 	if err := w.write(files); err != nil {
 		return runtime.Volume{}, fmt.Errorf("write volume content: %w", err)
 	}
 	if data, err := root.Readlink(dataLink); err == nil {
-		m.cache.put(r.pod.UID, r.vol.Name, mountedVolume{path: path, plugin: plugin, files: files, gid: gid, data: data, at: time.Now()})
+		m.cache.put(r.pod.UID, r.vol.Name, mountedVolume{path: path, plugin: plugin, files: files, gid: gid, nested: nested, data: data, at: time.Now()})
 	}
 	return runtime.Volume{HostPath: path, ReadOnly: true}, nil
 }

@@ -26,10 +26,11 @@ type mountedVolume struct {
 	medium corev1.StorageMedium // of an emptyDir
 	// Only for content: its files, which share their bytes with the objects that they
 	// come from, and the target of ..data.
-	files payload
-	gid   *int64
-	data  string
-	at    time.Time // of the last comparison
+	files  payload
+	gid    *int64
+	nested []string
+	data   string
+	at     time.Time // of the last comparison
 }
 
 // mountCache contains the mounted volumes of all pods. The zero value is empty.

@@ -28,10 +28,11 @@ const (
 //	..data        -> ..2026_01_02_15_04_05.123
 //	..2026_01_02_15_04_05.123/key
 type writer struct {
-	ctx  context.Context // lives for one write
-	root *os.Root
-	path string // of root
-	gid  *int64
+	ctx    context.Context // lives for one write
+	root   *os.Root
+	path   string // of root
+	gid    *int64
+	nested []string // see nestedDirs
 }
 
 // write makes files the content, and does nothing if they already are.
@@ -49,6 +50,9 @@ func (w *writer) write(files payload) error {
 	}
 	// Repeated in case the agent crashed before these steps.
 	if err := w.links(files); err != nil {
+		return err
+	}
+	if err := w.makeNested(files); err != nil {
 		return err
 	}
 	current, err := w.root.Readlink(dataLink)
@@ -152,6 +156,9 @@ func (w *writer) links(files payload) error {
 	for top := range tops(files) {
 		to := path.Join(dataLink, top)
 		if have, err := w.root.Readlink(top); err == nil && have == to {
+			continue
+		}
+		if w.isNested(top) {
 			continue
 		}
 		if err := w.root.Remove(top); err != nil && !errors.Is(err, fs.ErrNotExist) {
