@@ -70,7 +70,8 @@ func configMapVolume(p *pod) {
 	p.runs()
 	p.says("main", "ls /etc/config; cat /etc/config/log_level /etc/fixed_level", "log_level\nlong-name\nraw\nINFOINFO")
 	p.says("main", "od -An -tx1 /etc/config/raw", "00 01 04 ff")
-	p.says("main", "cat /etc/some/deep/er/name; stat -Lc %a /etc/some/deep/er/name; ls /etc/some", "renamed600\ndeep")
+	p.says("main", "cat /etc/some/deep/er/name; stat -Lc %a /etc/some/deep/er/name; ls /etc/some", "renamed600\nalso\ndeep")
+	p.says("main", "cat /etc/some/also/log_level", "INFO") // one volume in another
 	id := p.id("main")
 	b, err := os.ReadFile(filepath.Join("testdata", p.file))
 	require.NoError(p.t, err)
