@@ -141,23 +141,30 @@ func (w *walker) entry(parent int, name, path string, depth int) error {
 }
 
 // change sets the group and adds permission bits, by descriptor. Another group than the
-// wanted one gets no bits.
+// wanted one gets no bits. A file that gets a group, even its own, loses setuid, setgid and its
+// capabilities: one that has the group is left alone, and others get these bits back.
 func (w *walker) change(fd int, path string, bits uint32) error {
-	chownErr := chown(fd, w.gid)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil { // after chown, which may remove bits
+	var before, st unix.Stat_t
+	if err := unix.Fstat(fd, &before); err != nil {
 		return &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	if chownErr != nil && int(st.Gid) != w.gid {
-		w.keep("chown", path, chownErr)
-		return nil
+	st = before
+	if int(before.Gid) != w.gid {
+		chownErr := chown(fd, w.gid)
+		if err := unix.Fstat(fd, &st); err != nil {
+			return &os.PathError{Op: "stat", Path: path, Err: err}
+		}
+		if chownErr != nil && int(st.Gid) != w.gid {
+			w.keep("chown", path, chownErr)
+			return nil
+		}
 	}
-	mode := uint32(st.Mode) & 0o7777 //nolint:unconvert // uint16 on other systems
-	if mode&bits == bits {
+	mode := uint32(before.Mode)&0o7777 | bits //nolint:unconvert // uint16 on other systems
+	if uint32(st.Mode)&0o7777 == mode {       //nolint:unconvert // as above
 		return nil
 	}
 	// A descriptor opened with O_PATH has no fchmod.
-	if err := unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode|bits); err != nil {
+	if err := unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode); err != nil {
 		w.keep("chmod", path, err)
 	}
 	return nil

@@ -107,3 +107,24 @@ func TestChangePolicy(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{FSGroupChangePolicy: &policy}}}
 	assert.Equal(t, policy, fsgroup.ChangePolicy(pod))
 }
+
+// Programs keep what the kernel takes from a file that gets a group.
+func TestApply_KeepsSetuidAndSetgid(t *testing.T) {
+	dir := t.TempDir()
+	g := group(t)
+	const special = os.ModeSetuid | os.ModeSetgid
+	for name, mode := range map[string]os.FileMode{"/both": special | 0o755, "/setuid": os.ModeSetuid | 0o700, "/plain": 0o755, "/ready": special | 0o770} {
+		require.NoError(t, os.WriteFile(dir+name, nil, 0o600))
+		if name == "/ready" {
+			require.NoError(t, os.Chown(dir+name, -1, int(g)))
+		}
+		require.NoError(t, os.Chmod(dir+name, mode))
+	}
+	for range 2 {
+		require.NoError(t, fsgroup.Apply(t.Context(), dir, g, corev1.FSGroupChangeAlways, nil))
+		for name, want := range map[string]os.FileMode{"/both": special | 0o775, "/setuid": os.ModeSetuid | 0o760, "/plain": 0o775, "/ready": special | 0o770} {
+			assert.Equal(t, g, gidOf(t, dir+name), name)
+			assert.Equal(t, want, modeOf(t, dir+name), name)
+		}
+	}
+}
