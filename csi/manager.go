@@ -180,10 +180,11 @@ func (m *Manager) record(pod *corev1.Pod, eventType, reason, message string) {
 }
 
 // VolumesInUse returns the volumes that pods have and an attacher must not detach: a part
-// of the status of the node.
+// of the status of the node. It returns nil while it does not know those of a previous process.
 func (m *Manager) VolumesInUse() []corev1.UniqueVolumeName {
 	if err := m.load(); err != nil {
 		m.cfg.Logger.Error("volumes in use are unknown", logattr.Err(err))
+		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -182,7 +182,7 @@ func (m *Manager) keepStats(id volumeID, uid types.UID, stats Stats) {
 	}
 }
 
-// inUse returns the attachable volumes of pods. m.mu must be held.
+// inUse returns the attachable volumes of pods, and never nil. m.mu must be held.
 func (m *Manager) inUse() []corev1.UniqueVolumeName {
 	names := map[corev1.UniqueVolumeName]bool{}
 	for id, s := range m.volumes {
@@ -192,5 +192,7 @@ func (m *Manager) inUse() []corev1.UniqueVolumeName {
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(names))
+	sorted := slices.AppendSeq(make([]corev1.UniqueVolumeName, 0, len(names)), maps.Keys(names))
+	slices.Sort(sorted)
+	return sorted
 }

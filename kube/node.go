@@ -64,8 +64,8 @@ type NodeConfig struct {
 	// NoRegistration leaves the creation of the Node to others.
 	NoRegistration bool
 
-	// VolumesInUse returns the volumes that must not be detached from the node. It must not
-	// block. Default: those of Reporter.
+	// VolumesInUse returns the volumes that must not be detached from the node, or nil if it does
+	// not know: those of the Node stay then. It must not block. Default: those of Reporter.
 	VolumesInUse func() []corev1.UniqueVolumeName
 
 	// UpdatePodCIDRs passes the pod CIDRs that the cluster has given the Node to the runtime, as

@@ -136,6 +136,7 @@ func (n *Node) status(ctx context.Context, now time.Time) (status corev1.NodeSta
 	})
 	status.NodeInfo.KubeletVersion = n.cfg.Version
 	if n.cfg.VolumesInUse != nil {
+		status.VolumesInUse = nil // unknown after a panic
 		safe.Do(n.log, "volumes in use", func() { status.VolumesInUse = n.cfg.VolumesInUse() })
 	}
 	return status, err
@@ -201,7 +202,10 @@ func (n *Node) desired(current *corev1.Node, status corev1.NodeStatus, now time.
 	s := &d.Status
 	s.Capacity = resources(s.Capacity, status.Capacity)
 	s.Allocatable = allocatable(s.Capacity, status)
-	s.DaemonEndpoints, s.VolumesInUse, s.DeclaredFeatures = status.DaemonEndpoints, status.VolumesInUse, status.DeclaredFeatures
+	s.DaemonEndpoints, s.DeclaredFeatures = status.DaemonEndpoints, status.DeclaredFeatures
+	if n.cfg.VolumesInUse == nil || status.VolumesInUse != nil {
+		s.VolumesInUse = status.VolumesInUse
+	}
 	runtimeVersion := s.NodeInfo.ContainerRuntimeVersion
 	s.NodeInfo = status.NodeInfo
 	setDefault(&s.NodeInfo.ContainerRuntimeVersion, runtimeVersion)
