@@ -45,7 +45,8 @@ func (m *Manager) Mount(ctx context.Context, v volume.DriverVolume) (runtime.Vol
 		return runtime.Volume{}, err
 	}
 	path, err := m.usablePath(o)
-	return runtime.Volume{HostPath: path, ReadOnly: v.ReadOnly || o.readOnly}, err
+	readOnly := v.ReadOnly || o.readOnly
+	return runtime.Volume{HostPath: path, ReadOnly: readOnly, SELinuxRelabel: o.hasLabels && !readOnly}, err
 }
 
 func (m *Manager) mount(ctx context.Context, o *operation) error {

@@ -43,6 +43,7 @@ type operation struct {
 	publishContext map[string]string
 	stagingPath    string
 	mounted        bool // the mount table has the target; never set for a device
+	hasLabels      bool // SELinux labels of the files can be changed
 }
 
 // newOperation checks what a pod wants to have mounted.

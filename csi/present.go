@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/sublet-dev/agent/internal/mounts"
 )
@@ -14,19 +13,30 @@ import (
 // isMounted reports whether the mount table has something at path. A look at path itself
 // would block for as long as the server of what is mounted does not answer.
 func (m *Manager) isMounted(path string) (bool, error) {
+	_, is, err := m.mountAt(path)
+	return is, err
+}
+
+// mountAt returns the uppermost mount at path, if there is one.
+func (m *Manager) mountAt(path string) (mounted mounts.Point, is bool, err error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(path)) // as in the mount table
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return mounted, false, nil
 	}
 	if err != nil {
-		return false, err
+		return mounted, false, err
 	}
 	path = filepath.Join(dir, filepath.Base(path))
 	table, err := m.mountsBelow(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // this system has no table
+		return mounted, false, nil // this system has no table
 	}
-	return slices.ContainsFunc(table, func(p mounts.Point) bool { return p.Path == path }), err
+	for _, p := range table {
+		if p.Path == path {
+			mounted, is = p, true
+		}
+	}
+	return mounted, is, err
 }
 
 // exists reports whether something is mounted at path, or is there.
@@ -43,9 +53,9 @@ func (m *Manager) exists(path string) (bool, error) {
 func (m *Manager) isPresent(o *operation) (bool, error) {
 	target := m.paths.target(o.uid, &o.id)
 	if !o.id.block {
-		var err error
-		if o.mounted, err = m.isMounted(target); o.mounted || err != nil {
-			return o.mounted, err
+		mounted, is, err := m.mountAt(target)
+		if o.mounted, o.hasLabels = is, mounted.HasLabels; is || err != nil {
+			return is, err
 		}
 	}
 	return countsAsMounted(target), nil

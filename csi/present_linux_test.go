@@ -46,6 +46,18 @@ func TestMount_DoesNotStatMountedVolumes(t *testing.T) {
 	assert.Equal(t, path, e.mounted(one))
 	assert.Empty(t, e.methods(), "it is mounted")
 	assert.Equal(t, 1, reads, "of the mount table")
+	for _, labels := range []bool{false, true} {
+		e.mountsBelow = func(dir string) ([]mounts.Point, error) {
+			return []mounts.Point{{Path: dir, HasLabels: !labels}, {Path: dir, HasLabels: labels}}, nil
+		}
+		for _, readOnly := range []bool{false, true} {
+			v := one
+			v.ReadOnly = readOnly
+			mounted, err := e.Mount(t.Context(), v)
+			require.NoError(t, err)
+			assert.Equal(t, labels && !readOnly, mounted.SELinuxRelabel, "as of the uppermost mount")
+		}
+	}
 
 	e.lieAbout("NodePublishVolume", "NodeUnpublishVolume")
 	e.mounted(two)

@@ -70,6 +70,9 @@ type Volume struct {
 	ReadOnly bool
 	Image    string // image volumes: the reference, HostPath is empty
 	Group    *int64 // a supplementary group that the containers of the pod need for it; nil: none
+	// SELinuxRelabel has the runtime give the files the label of the pod's containers, which could not
+	// use them otherwise on a node with SELinux. Files of the node's must keep theirs.
+	SELinuxRelabel bool
 }
 
 // Report is the input of a pod's status.

@@ -53,7 +53,7 @@ func (m *Manager) content(ctx context.Context, r *request, plugin string) (runti
 	}
 	gid, nested := fsGroup(r.pod), nestedDirs(r.pod, r.vol.Name)
 	if cached, ok := m.cache.get(r.pod.UID, r.vol.Name); ok && slices.Equal(cached.nested, nested) && cached.hasContent(plugin, files, gid) {
-		return runtime.Volume{HostPath: cached.path, ReadOnly: true}, nil
+		return runtime.Volume{HostPath: cached.path, ReadOnly: true, SELinuxRelabel: true}, nil
 	}
 	if r.dir, err = r.open(); err != nil {
 		return runtime.Volume{}, err
@@ -76,7 +76,7 @@ func (m *Manager) content(ctx context.Context, r *request, plugin string) (runti
 	if data, err := root.Readlink(dataLink); err == nil {
 		m.cache.put(r.pod.UID, r.vol.Name, mountedVolume{path: path, plugin: plugin, files: files, gid: gid, nested: nested, data: data, at: time.Now()})
 	}
-	return runtime.Volume{HostPath: path, ReadOnly: true}, nil
+	return runtime.Volume{HostPath: path, ReadOnly: true, SELinuxRelabel: true}, nil
 }
 
 func hasSecret(vol *corev1.Volume) bool {

@@ -249,7 +249,7 @@ func TestMount_LocalVolumes(t *testing.T) {
 	m := driverManager(t, local(dir))
 	volumes, err := m.Mount(t.Context(), pod, nil)
 	require.NoError(t, err)
-	assert.Equal(t, runtime.Volume{HostPath: dir}, volumes["data"])
+	assert.Equal(t, runtime.Volume{HostPath: dir, SELinuxRelabel: true}, volumes["data"])
 	mode := func() os.FileMode {
 		info, err := os.Stat(dir + "/file")
 		require.NoError(t, err)

@@ -47,7 +47,7 @@ func (m *Manager) local(ctx context.Context, v *DriverVolume) (runtime.Volume, e
 		}
 	}
 	m.meter.add(v.Pod.UID, v.Volume.Name, path)
-	return runtime.Volume{HostPath: path, ReadOnly: v.ReadOnly}, nil
+	return runtime.Volume{HostPath: path, ReadOnly: v.ReadOnly, SELinuxRelabel: !v.ReadOnly && !v.Block}, nil
 }
 
 // localUsage measures a local volume: a directory or a block device.

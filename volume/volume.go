@@ -183,7 +183,7 @@ func (m *Manager) volume(ctx context.Context, r *request) (runtime.Volume, error
 		return runtime.Volume{Image: v.Image.Reference, ReadOnly: true}, nil
 	case v.EmptyDir != nil:
 		path, err := m.emptyDir(r)
-		return runtime.Volume{HostPath: path}, err
+		return runtime.Volume{HostPath: path, SELinuxRelabel: true}, err
 	}
 	if plugin := contentPlugin(r.vol); plugin != "" {
 		return m.content(ctx, r, plugin)

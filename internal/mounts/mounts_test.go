@@ -21,16 +21,16 @@ import (
 )
 
 const sample = `36 35 98:0 / /root/pods rw shared:1 - ext4 /dev/sda rw
-37 36 0:5 / /root/pods/u/volumes/x\040y\134z rw - tmpfs tmpfs rw
+37 36 0:5 / /root/pods/u/volumes/x\040y\134z rw - tmpfs seclabel rw,context=seclabel
 38 36 0:6 /a /root/pods/uu rw - ext4 /dev/sda rw
 nonsense
-39 36 0:6 / /root/pods/u rw master:1 - xfs /dev/sdb rw
+39 36 0:6 / /root/pods/u rw master:1 - xfs /dev/sdb rw,seclabel,noquota
 `
 
 func TestParse(t *testing.T) {
 	got, err := parse(strings.NewReader(sample), "/root/pods/u")
 	require.NoError(t, err)
-	assert.Equal(t, []Point{{`/root/pods/u/volumes/x y\z`, "tmpfs"}, {"/root/pods/u", "xfs"}}, got)
+	assert.Equal(t, []Point{{`/root/pods/u/volumes/x y\z`, "tmpfs", false}, {"/root/pods/u", "xfs", true}}, got)
 	got, err = parse(strings.NewReader(sample), "/")
 	require.NoError(t, err)
 	assert.Len(t, got, 4, "all is below the root")
@@ -57,7 +57,7 @@ func FuzzParse(f *testing.F) {
 		}
 		got, err := parse(strings.NewReader(line), dir)
 		require.NoError(t, err)
-		require.Equal(t, []Point{{path, fsType}}, got)
+		require.Equal(t, []Point{{path, fsType, false}}, got)
 	})
 }
 

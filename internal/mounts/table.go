@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -19,6 +20,9 @@ import (
 type Point struct {
 	Path   string
 	FSType string
+	// HasLabels is true if files have SELinux labels of their own, which can be changed. It is false
+	// without SELinux, and for a mount with one label for all.
+	HasLabels bool
 }
 
 const table = "/proc/self/mountinfo"
@@ -50,8 +54,9 @@ func parse(r io.Reader, dir string) ([]Point, error) {
 		}
 		path := unescape(fields[4])
 		if path == dir || strings.HasPrefix(path, below) {
-			fsType, _, _ := strings.Cut(after, " ")
-			found = append(found, Point{Path: path, FSType: fsType})
+			fsType, rest, _ := strings.Cut(after, " ")
+			_, options, _ := strings.Cut(rest, " ") // of the file system, after its source
+			found = append(found, Point{path, fsType, slices.Contains(strings.Split(options, ","), "seclabel")})
 		}
 	}
 	if err := lines.Err(); err != nil {

@@ -108,7 +108,7 @@ func (t *applyRun) messageMount(spec *corev1.Container, attempt uint32) (*v1.Mou
 		return nil, fmt.Errorf("create termination message file: %w", err)
 	}
 	return &v1.Mount{
-		ContainerPath: translate.AbsolutePath(spec.TerminationMessagePath), HostPath: file,
+		ContainerPath: translate.AbsolutePath(spec.TerminationMessagePath), HostPath: file, SelinuxRelabel: t.c.cfg.Node.SELinux,
 		UidMappings: t.translator().MountIDs(t.m.UIDMappings), GidMappings: t.translator().MountIDs(t.m.GIDMappings),
 	}, nil
 }

@@ -94,7 +94,7 @@ func (t *applyRun) hostsMount(spec *corev1.Container) (*v1.Mount, error) {
 		return nil, fmt.Errorf("write the hosts file: %w", err)
 	}
 	return &v1.Mount{
-		ContainerPath: hostsPath, HostPath: file, Readonly: false,
+		ContainerPath: hostsPath, HostPath: file, Readonly: false, SelinuxRelabel: t.c.cfg.Node.SELinux,
 		UidMappings: t.translator().MountIDs(t.m.UIDMappings), GidMappings: t.translator().MountIDs(t.m.GIDMappings),
 	}, nil
 }

@@ -42,6 +42,9 @@ type Node struct {
 	// it knows are made, and one process that runs out of memory takes its
 	// container along.
 	CgroupV2 bool
+	// SELinux says that the node has SELinux enabled: the runtime gives the files of volumes, the
+	// hosts file and the termination messages the label of their containers.
+	SELinux bool
 	// SingleProcessOOMKill ends only the process that runs out of memory, as
 	// without CgroupV2.
 	SingleProcessOOMKill bool
@@ -74,10 +77,10 @@ type Node struct {
 func (n Node) Check() error { return n.fill() }
 
 // WithDetected returns n with the fields that are zero taken from what DetectNode has
-// found. CgroupV2 and NoSwapController are always the detected ones, and MaskedPaths are
+// found. CgroupV2, NoSwapController and SELinux are always the detected ones, and MaskedPaths are
 // those of both.
 func (n Node) WithDetected(found Node) Node {
-	n.CgroupV2, n.NoSwapController = found.CgroupV2, found.NoSwapController
+	n.CgroupV2, n.NoSwapController, n.SELinux = found.CgroupV2, found.NoSwapController, found.SELinux
 	n.MemoryCapacity = cmp.Or(n.MemoryCapacity, found.MemoryCapacity)
 	n.SwapCapacity = cmp.Or(n.SwapCapacity, found.SwapCapacity)
 	if n.HugePageSizes == nil {
@@ -91,7 +94,7 @@ func (n Node) WithDetected(found Node) Node {
 func (n *Node) translated() translate.Node {
 	out := translate.Node{
 		MemoryCapacity: n.MemoryCapacity, LimitsSwap: n.Swap != RuntimeDefaultSwap && !n.NoSwapController,
-		CgroupV2: n.CgroupV2, SingleProcessOOMKill: n.SingleProcessOOMKill, MemoryQoS: n.MemoryQoS,
+		CgroupV2: n.CgroupV2, SELinux: n.SELinux, SingleProcessOOMKill: n.SingleProcessOOMKill, MemoryQoS: n.MemoryQoS,
 		NoCPUQuota: n.NoCPUQuota, CPUQuotaPeriod: n.CPUQuotaPeriod, HugePageSizes: n.HugePageSizes,
 		SeccompRoot: n.SeccompRoot, SeccompDefault: n.SeccompDefault, MaskedPaths: n.MaskedPaths, BootID: n.BootID,
 	}

@@ -21,6 +21,8 @@ func DetectNode(root fs.FS) Node {
 	controllers, err := fs.ReadFile(root, "sys/fs/cgroup/cgroup.controllers")
 	n.CgroupV2 = err == nil
 	n.NoSwapController = !hasSwapController(root, n.CgroupV2)
+	_, err = fs.Stat(root, "sys/fs/selinux/enforce")
+	n.SELinux = err == nil
 	// Limits of huge pages fail where nothing can enforce them.
 	enforced := slices.Contains(strings.Fields(string(controllers)), "hugetlb")
 	if _, err := fs.Stat(root, "sys/fs/cgroup/hugetlb"); err == nil {

@@ -27,6 +27,7 @@ func TestDetectNode(t *testing.T) {
 		{"no controller of huge pages", fstest.MapFS{
 			"sys/fs/cgroup/cgroup.controllers": file("cpu"), "sys/kernel/mm/hugepages/hugepages-2048kB": dir,
 		}, Node{CgroupV2: true, NoSwapController: true}},
+		{"SELinux", fstest.MapFS{"sys/fs/selinux/enforce": file("0")}, Node{NoSwapController: true, SELinux: true}},
 		{"swap of version 1", fstest.MapFS{"sys/fs/cgroup/memory/memory.memsw.limit_in_bytes": file("1")}, Node{}},
 		{"swap of version 2", fstest.MapFS{
 			"sys/fs/cgroup/cgroup.controllers": file("memory"), "sys/fs/cgroup/system.slice/memory.swap.max": file("max"),
@@ -53,11 +54,11 @@ func TestDetectNode(t *testing.T) {
 
 // What is configured takes precedence over what the machine has.
 func TestNode_WithDetected(t *testing.T) {
-	found := Node{CgroupV2: true, NoSwapController: true, MemoryCapacity: 8, SwapCapacity: 4, HugePageSizes: []string{"2MB"}, MaskedPaths: []string{"/sys/a"}}
+	found := Node{CgroupV2: true, SELinux: true, NoSwapController: true, MemoryCapacity: 8, SwapCapacity: 4, HugePageSizes: []string{"2MB"}, MaskedPaths: []string{"/sys/a"}}
 	assert.Equal(t, found, Node{}.WithDetected(found))
 	set := Node{MemoryCapacity: 2, SwapCapacity: 1, HugePageSizes: []string{}, MaskedPaths: []string{"/sys/b"}, Swap: LimitedSwap}
 	assert.Equal(t, Node{
-		CgroupV2: true, NoSwapController: true, MemoryCapacity: 2, SwapCapacity: 1, HugePageSizes: []string{}, MaskedPaths: []string{"/sys/a", "/sys/b"}, Swap: LimitedSwap,
+		CgroupV2: true, SELinux: true, NoSwapController: true, MemoryCapacity: 2, SwapCapacity: 1, HugePageSizes: []string{}, MaskedPaths: []string{"/sys/a", "/sys/b"}, Swap: LimitedSwap,
 	}, set.WithDetected(found))
 	assert.Equal(t, []string{"/sys/a"}, found.MaskedPaths, "the arguments are not changed")
 }

@@ -45,14 +45,15 @@ func (tr *Translator) mount(ctx context.Context, spec *corev1.Container, index i
 	}
 	m := &v1.Mount{
 		ContainerPath: AbsolutePath(vm.MountPath), HostPath: volume.HostPath, Readonly: vm.ReadOnly || volume.ReadOnly,
-		Propagation: propagation, MountOptions: slices.Clone(vm.BindMountOptions),
+		SelinuxRelabel: tr.Node.SELinux && volume.SELinuxRelabel,
+		Propagation:    propagation, MountOptions: slices.Clone(vm.BindMountOptions),
 		UidMappings: tr.MountIDs(tr.Options.UIDMappings), GidMappings: tr.MountIDs(tr.Options.GIDMappings),
 	}
 	if volume.Image != "" {
 		if err := tr.CheckImageVolumes(vm.Name); err != nil {
 			return nil, err
 		}
-		m.HostPath, m.Readonly, m.ImageSubPath = "", true, subPath
+		m.HostPath, m.Readonly, m.SelinuxRelabel, m.ImageSubPath = "", true, false, subPath
 		m.UidMappings, m.GidMappings = nil, nil
 		m.Image = &v1.ImageSpec{
 			Image: cmp.Or(imageIDs[vm.Name], volume.Image), UserSpecifiedImage: volume.Image,

@@ -110,3 +110,24 @@ func TestTranslator_ImageVolumeInUserNamespace(t *testing.T) {
 	assert.Len(t, m.GetUidMappings(), 1)
 	assert.Len(t, m.GetGidMappings(), 1)
 }
+
+// Containers on a node with SELinux cannot use the files of a volume that does not get their label; other files are the node's.
+func TestTranslator_SELinuxRelabel(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		selinux, want bool
+		volume        runtime.Volume
+	}{
+		{"volume of the pod", true, true, runtime.Volume{HostPath: "/v", SELinuxRelabel: true}},
+		{"read-only", true, true, runtime.Volume{HostPath: "/v", SELinuxRelabel: true, ReadOnly: true}},
+		{"hostPath", true, false, runtime.Volume{HostPath: "/v"}},
+		{"image", true, false, runtime.Volume{Image: "i", SELinuxRelabel: true}},
+		{"no SELinux", false, false, runtime.Volume{HostPath: "/v", SELinuxRelabel: true}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m, err := mountOf(&Translator{Pod: &corev1.Pod{}, Node: Node{SELinux: tc.selinux}}, tc.volume, corev1.VolumeMount{})
+			require.NoError(t, err)
+			assert.Equal(t, tc.want, m.GetSelinuxRelabel())
+		})
+	}
+}

@@ -37,6 +37,7 @@ type Node struct {
 	LimitsSwap   bool
 	SwapCapacity int64 // bytes; 0: no container may swap
 	CgroupV2     bool
+	SELinux      bool // files get the label of the containers that use them
 	// SingleProcessOOMKill leaves the other processes of a container running.
 	SingleProcessOOMKill bool
 	// MemoryQoS protects and throttles memory.
