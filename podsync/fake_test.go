@@ -90,7 +90,7 @@ func (n *fakeNode) Observe(_ *corev1.Pod, r runtime.Report) corev1.PodStatus {
 func (n *fakeNode) Get(types.UID) (corev1.PodStatus, bool) { return n.saved, n.saved.Phase != "" }
 
 func (n *fakeNode) Mount(context.Context, *corev1.Pod, podspec.Objects) (map[string]runtime.Volume, error) {
-	return map[string]runtime.Volume{"data": {HostPath: "/somewhere"}}, n.step("mount")
+	return map[string]runtime.Volume{"data": {HostPath: "/somewhere"}}, n.step("mount") // of an error, ErrNotUpdated alone lets them count
 }
 func (n *fakeNode) Unmount(context.Context, types.UID) error { return n.step("unmount") }
 func (n *fakeNode) SubPath(_ context.Context, uid types.UID, container string, v runtime.Volume, subPath string) (string, error) {

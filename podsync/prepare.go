@@ -85,8 +85,15 @@ func (s *Syncer) mountVolumes(ctx context.Context, pod *corev1.Pod, st *podState
 		startTime := time.Now()
 		volumes, err := s.cfg.Volumes.Mount(ctx, pod, s.cfg.Objects)
 		s.volumesMounted(pod, st, len(volumes), startTime, err)
-		if err != nil {
-			return nil, fmt.Errorf("mount volumes: %w", err)
+		if err == nil {
+			return volumes, nil
+		}
+		err = fmt.Errorf("mount volumes: %w", err)
+		if volumes == nil || !errors.Is(err, runtime.ErrNotUpdated) {
+			return nil, err
+		}
+		if s.emitOnce(ctx, pod, st, reasonVolume, err) {
+			s.cfg.Logger.Warn("volumes not updated", logattr.Pod(pod), logattr.PodUID(pod.UID), logattr.Err(err))
 		}
 		return volumes, nil
 	}

@@ -45,8 +45,33 @@ func contentPlugin(vol *corev1.Volume) string {
 	return ""
 }
 
-// content mounts a volume whose files come from objects or the pod.
+// content mounts a volume whose files come from objects or the pod. One that is mounted stays as it
+// is if it cannot be updated: its containers still need it, and may have to be started again.
 func (m *Manager) content(ctx context.Context, r *request, plugin string) (runtime.Volume, error) {
+	v, err := m.updateContent(ctx, r, plugin)
+	if err == nil || ctx.Err() != nil {
+		return v, err
+	}
+	if path, ok := mountedContent(r, plugin); ok {
+		return runtime.Volume{HostPath: path, ReadOnly: true}, fmt.Errorf("%w: %w", runtime.ErrNotUpdated, err)
+	}
+	return runtime.Volume{}, err
+}
+
+// mountedContent returns the path of a volume that has content, from this process or an earlier
+// one. The link to it is made last, so that it is complete.
+func mountedContent(r *request, plugin string) (path string, ok bool) {
+	dir, err := r.open()
+	if err != nil {
+		return "", false
+	}
+	rel := filepath.Join(volumesDir, plugin, r.vol.Name)
+	info, err := dir.Stat(filepath.Join(rel, dataLink))
+	return filepath.Join(dir.path, rel), err == nil && info.IsDir()
+}
+
+// updateContent mounts a volume or brings its files up to date.
+func (m *Manager) updateContent(ctx context.Context, r *request, plugin string) (runtime.Volume, error) {
 	files, err := m.gather(ctx, r)
 	if err != nil {
 		return runtime.Volume{}, err

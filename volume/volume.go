@@ -108,7 +108,9 @@ const (
 // Mount mounts the volumes that containers of the pod use, and updates the content of
 // ConfigMaps, Secrets and pod fields. It returns the volumes by name, without those
 // that no container uses. objects may be nil if there are none. The error names every
-// volume that could not be mounted; the others stay mounted.
+// volume that could not be mounted; the others stay mounted. An error with volumes wraps
+// runtime.ErrNotUpdated: all can be used, and those that it names have the content that
+// they had, for example because a ConfigMap was deleted.
 func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Objects) (map[string]runtime.Volume, error) {
 	if err := checkElement("uid", string(pod.UID)); err != nil {
 		return nil, err
@@ -120,6 +122,7 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Ob
 	used := usedVolumes(pod)
 	out := make(map[string]runtime.Volume, len(used))
 	var errs []error
+	failed := false
 	var dir *podDir // opened lazily, because cached volumes do not need it
 	defer func() { dir.close() }()
 	for i := range pod.Spec.Volumes {
@@ -139,14 +142,17 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Ob
 		}})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("volume %q: %w", vol.Name, err))
-			continue
+			if !errors.Is(err, runtime.ErrNotUpdated) {
+				failed = true
+				continue
+			}
 		}
 		out[vol.Name] = v
 	}
-	if len(errs) > 0 {
+	if failed {
 		return nil, errors.Join(errs...)
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 // usedVolumes returns the names of volumes that a container mounts or has as a device.
