@@ -256,7 +256,7 @@ const removedTTL = 10 * time.Minute
 // that should not run.
 func (p *PodManager) HandlePodSync(uid types.UID, why podworkers.RequeueReason) {
 	if p.pendingResizes[uid] != nil {
-		p.retryResize(uid, time.Now()) // another pod may have finished
+		p.retryResizesUpTo(uid, time.Now()) // another pod may have finished
 	}
 	p.followLeftAlone(uid)
 	p.cfg.Workers.Requeue(uid, why)

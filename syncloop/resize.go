@@ -1,6 +1,7 @@
 package syncloop
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
 	"slices"
@@ -184,12 +185,51 @@ func (p *PodManager) reportPendingResize(previous, allocated *corev1.Pod, now ti
 	}
 }
 
-// retryResizes retries all deferred resizes, ordered by UID so that the order is stable.
+// retryResizes retries all deferred resizes.
 func (p *PodManager) retryResizes(now time.Time) {
 	p.resizesRetriedAt = now
-	for _, uid := range slices.Sorted(maps.Keys(p.pendingResizes)) {
+	for _, uid := range p.resizeOrder(now) {
 		p.retryResize(uid, now)
 	}
+}
+
+// retryResizesUpTo retries the deferred resize of a pod, after those that come before it.
+func (p *PodManager) retryResizesUpTo(last types.UID, now time.Time) {
+	for _, uid := range p.resizeOrder(now) {
+		p.retryResize(uid, now)
+		if uid == last {
+			return
+		}
+	}
+}
+
+// resizeOrder returns the pods with deferred resizes in the order in which they get what becomes
+// free, which is the kubelet's: by priority, Guaranteed pods before others, and the longest deferred
+// first.
+func (p *PodManager) resizeOrder(now time.Time) []types.UID {
+	uids := slices.Sorted(maps.Keys(p.pendingResizes))
+	if len(uids) < 2 {
+		return uids
+	}
+	since := make(map[types.UID]time.Time, len(uids))
+	for _, uid := range uids {
+		since[uid] = now
+		st, _ := p.cfg.Statuses.Get(uid)
+		if c := pendingCondition(&st); c != nil {
+			since[uid] = c.LastTransitionTime.Time
+		}
+	}
+	later := func(pod *corev1.Pod) int {
+		if podspec.QOS(pod) == corev1.PodQOSGuaranteed {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(uids, func(a, b types.UID) int {
+		x, y := p.pendingResizes[a], p.pendingResizes[b]
+		return cmp.Or(cmp.Compare(podspec.Priority(y), podspec.Priority(x)), cmp.Compare(later(x), later(y)), since[a].Compare(since[b]))
+	})
+	return uids
 }
 
 func (p *PodManager) retryResize(uid types.UID, now time.Time) {
