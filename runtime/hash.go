@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // hashVersion prefixes every hash. It changes with the meaning of the hash, so that a new
@@ -59,13 +61,29 @@ func joinHashes(spec, injection string) string {
 // changed reports whether the container was created from another spec, or got another
 // injection than the one with the given hash. A hash of another format (the kubelet's,
 // another version's) is ignored, so that adopting a node does not restart its containers.
-func changed(c *corev1.Container, made *Container, injection string) bool {
+//
+// Of a pod whose spec is fixed only another image is another spec. A field that this version
+// knows and the previous one did not, or a new default, changes the hash of a container whose
+// spec is the same.
+func changed(pod *corev1.Pod, c *corev1.Container, made *Container, injection string) bool {
 	if !strings.HasPrefix(made.Hash, hashVersion) {
 		return false
 	}
-	if injection == UnknownInjection {
-		spec, _, _ := strings.Cut(made.Hash, "+")
-		return spec != HashContainer(c)
+	spec, injected, _ := strings.Cut(made.Hash, "+")
+	switch {
+	case injection != UnknownInjection && injection != injected:
+		return true
+	case spec == HashContainer(c):
+		return false
 	}
-	return made.Hash != joinHashes(HashContainer(c), injection)
+	return made.SpecImage == "" || made.SpecImage != c.Image || !hasFixedSpec(pod)
+}
+
+// hasFixedSpec reports whether the image of a container is all of its spec that can change while the
+// pod has its UID, except resources: the pod is that of an API server, which accepts no other
+// change, or its UID is computed from its content.
+func hasFixedSpec(pod *corev1.Pod) bool {
+	hash := pod.Annotations[podspec.AnnotationHash]
+	fromAPI := pod.Annotations[podspec.AnnotationSource] == podspec.SourceAPI && !podspec.IsStatic(pod)
+	return fromAPI || hash != "" && hash == string(pod.UID)
 }

@@ -29,6 +29,7 @@ const (
 // Annotations of sublet, with state that the kubelet keeps only in memory.
 const (
 	AnnotationContainerType     = "sublet.dev/container.type"               // Container.Type.String()
+	AnnotationImage             = "sublet.dev/container.image"              // image in the spec; unknown if missing
 	AnnotationBackOffStep       = "sublet.dev/container.backoff-step"       // Action.BackOffStep; 0 if missing
 	AnnotationBackOffBoot       = "sublet.dev/container.backoff-boot"       // id of the boot in which the step counts; any if missing
 	AnnotationRestartGeneration = "sublet.dev/container.restart-generation" // Action.RestartGeneration; 0 if missing

@@ -75,6 +75,7 @@ type Container struct {
 	// From the labels and annotations that the agent set.
 	Type              ContainerType
 	Hash              string // HashContainer of the spec from which it was created
+	SpecImage         string // image in that spec; "": unknown
 	BackOffStep       int    // consecutive restarts; see BackOff
 	RestartGeneration uint32 // previous restarts of all containers; see Action
 	GracePeriod       time.Duration

@@ -215,7 +215,7 @@ func (p *planner) restart(c *corev1.Container, kind ContainerType, last *Contain
 		p.start(c, kind, 0, ReasonRestartAll)
 	case last.State != Exited:
 		p.start(c, kind, last.BackOffStep, p.unusable) // it is stopped with its sandbox, and did not exit by itself
-	case changed(c, last, p.view.Injections[c.Name]):
+	case changed(p.pod, c, last, p.view.Injections[c.Name]):
 		p.start(c, kind, 0, ReasonSpecChanged)
 	case kind == Init && succeeded(kind, last) && !p.triggers(c, last):
 		p.start(c, kind, 0, p.unusable) // it completed, and runs again in a new sandbox

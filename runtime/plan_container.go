@@ -91,7 +91,7 @@ func (p *planner) keep(c *corev1.Container, kind ContainerType) {
 		p.restart(c, kind, last)
 	case last.State == Unknown:
 		p.replace(c, kind, last, ReasonUnknown, killMessage(c, kind, "has an unknown state", true), p.grace)
-	case changed(c, last, p.view.Injections[c.Name]) && kind != Init: // a running init container may complete
+	case changed(p.pod, c, last, p.view.Injections[c.Name]) && kind != Init: // a running init container may complete
 		p.kill(last, ReasonSpecChanged, killMessage(c, kind, "definition changed", true), p.grace)
 		p.start(c, kind, 0, ReasonSpecChanged)
 	default:

@@ -25,7 +25,7 @@ func isInFields(key string) bool {
 	switch key {
 	case runtime.LabelPodName, runtime.LabelPodNamespace, runtime.LabelPodUID, runtime.LabelContainerName,
 		podspec.AnnotationSource, runtime.AnnotationGracePeriod, runtime.AnnotationDeletionGracePeriod,
-		runtime.AnnotationHash, runtime.AnnotationRestartCount, runtime.AnnotationContainerType, runtime.AnnotationPreStop,
+		runtime.AnnotationHash, runtime.AnnotationImage, runtime.AnnotationRestartCount, runtime.AnnotationContainerType, runtime.AnnotationPreStop,
 		runtime.AnnotationBackOffStep, runtime.AnnotationBackOffBoot, runtime.AnnotationRestartGeneration,
 		runtime.AnnotationTerminationMessagePath, runtime.AnnotationTerminationMessagePolicy:
 		return true

@@ -61,6 +61,7 @@ func containerAnnotations(pod *corev1.Pod, in ContainerInput, bootID string) map
 	}
 	maps.Copy(out, map[string]string{
 		runtime.AnnotationHash:                     runtime.HashWithInjection(ct, in.Injection),
+		runtime.AnnotationImage:                    ct.Image,
 		runtime.AnnotationRestartCount:             strconv.FormatUint(uint64(attempt), 10),
 		runtime.AnnotationTerminationMessagePath:   ct.TerminationMessagePath,
 		runtime.AnnotationTerminationMessagePolicy: string(ct.TerminationMessagePolicy),

@@ -109,7 +109,7 @@ const (
 // annotations. Anything unreadable counts as not there: another agent may have
 // written it.
 func fromAnnotations(out *runtime.Container, a map[string]string, bootID string) {
-	out.Hash = a[runtime.AnnotationHash]
+	out.Hash, out.SpecImage = a[runtime.AnnotationHash], a[runtime.AnnotationImage]
 	out.Type = typeFrom(cmp.Or(a[runtime.AnnotationContainerType], a[oldContainerType]))
 	// Containers that ended with the machine did not crash: no back-off outlasts a boot.
 	if boot := a[runtime.AnnotationBackOffBoot]; boot == "" || bootID == "" || boot == bootID {

@@ -41,7 +41,7 @@ func TestObservedContainer_ReadsBackAnnotations(t *testing.T) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "uid-1", DeletionGracePeriodSeconds: new(int64(5))},
 		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(30)), Containers: []corev1.Container{{
-			Name: "main", Lifecycle: &corev1.Lifecycle{PreStop: hook}, Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}},
+			Name: "main", Image: "app:1", Lifecycle: &corev1.Lifecycle{PreStop: hook}, Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}},
 		}}},
 	}
 	spec := &pod.Spec.Containers[0]
@@ -59,7 +59,7 @@ func TestObservedContainer_ReadsBackAnnotations(t *testing.T) {
 		assert.Equal(t, runtime.Container{
 			ID: "id", SandboxID: "sb", Name: "main", Attempt: 4, State: runtime.Running, Created: time.Unix(0, 5),
 			Image: "app", ImageID: "sha256:1", Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
-			Hash: runtime.HashContainer(spec), Type: kind, BackOffStep: 2, RestartGeneration: 7, GracePeriod: 5 * time.Second, PreStop: hook,
+			Hash: runtime.HashContainer(spec), SpecImage: spec.Image, Type: kind, BackOffStep: 2, RestartGeneration: 7, GracePeriod: 5 * time.Second, PreStop: hook,
 		}, got)
 		assert.Equal(t, spec.Ports, Ports(got.Annotations))
 	}
