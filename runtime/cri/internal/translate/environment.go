@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -93,7 +95,8 @@ func (e *environment) services(ctx context.Context) error {
 	return nil
 }
 
-// from takes over all of an object's keys that can be variables' names.
+// from takes over all of an object's keys that can be variables' names. The binaryData of a ConfigMap is
+// left out, as by a kubelet: a container cannot be created with a variable that has a zero byte.
 func (e *environment) from(ctx context.Context, from corev1.EnvFromSource) error {
 	var ref podspec.Ref
 	var optional *bool
@@ -110,12 +113,18 @@ func (e *environment) from(ctx context.Context, from corev1.EnvFromSource) error
 		return err
 	}
 	for _, key := range slices.Sorted(maps.Keys(object.Data)) {
+		if ref.Kind == podspec.ConfigMap && !isText(object.Data[key]) {
+			continue
+		}
 		if name := from.Prefix + key; isEnvName(name) {
 			e.set(name, string(object.Data[key]))
 		}
 	}
 	return nil
 }
+
+// isText reports whether a value is of the data of a ConfigMap, and not of its binaryData.
+func isText(value []byte) bool { return utf8.Valid(value) && !bytes.Contains(value, []byte{0}) }
 
 // isEnvName reports whether name can be a variable: printable ASCII, no '='.
 func isEnvName(name string) bool {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -99,4 +100,19 @@ func TestTranslator_EnvironmentAddresses(t *testing.T) {
 	vars, err := tr.Environment(t.Context(), spec, []string{"10.0.0.1", "fd00::1"})
 	require.NoError(t, err)
 	assert.Equal(t, []EnvVar{{"POD", "10.0.0.1"}, {"PODS", "10.0.0.1,fd00::1"}, {"HOST", "192.0.2.1"}, {"HOSTS", "192.0.2.1"}}, vars)
+}
+
+// The binaryData of a ConfigMap is not for the environment.
+func TestTranslator_EnvironmentWithoutBinaryData(t *testing.T) {
+	cm := podspec.FromConfigMap(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "o"}, Data: map[string]string{"TEXT": "é\n", "EMPTY": ""},
+		BinaryData: map[string][]byte{"ZIP": {'P', 'K', 0xff}, "ZERO": {'a', 0, 'b'}},
+	})
+	tr := &Translator{Pod: &corev1.Pod{}, Options: runtime.RunOptions{Objects: objects{cm.Ref: cm}}}
+	tr.Pod.Namespace = "shop"
+	vars, err := tr.Environment(t.Context(), &corev1.Container{EnvFrom: []corev1.EnvFromSource{{
+		ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "o"}},
+	}}}, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []EnvVar{{"EMPTY", ""}, {"TEXT", "é\n"}}, vars)
 }
