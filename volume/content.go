@@ -48,14 +48,15 @@ func contentPlugin(vol *corev1.Volume) string {
 // content mounts a volume whose files come from objects or the pod. One that is mounted stays as it
 // is if it cannot be updated: its containers still need it, and may have to be started again.
 func (m *Manager) content(ctx context.Context, r *request, plugin string) (runtime.Volume, error) {
-	v, err := m.updateContent(ctx, r, plugin)
-	if err == nil || ctx.Err() != nil {
-		return v, err
+	path, err := m.updateContent(ctx, r, plugin)
+	if err != nil {
+		mounted, ok := mountedContent(r, plugin)
+		if ctx.Err() != nil || !ok {
+			return runtime.Volume{}, err
+		}
+		path, err = mounted, fmt.Errorf("%w: %w", runtime.ErrNotUpdated, err)
 	}
-	if path, ok := mountedContent(r, plugin); ok {
-		return runtime.Volume{HostPath: path, ReadOnly: true}, fmt.Errorf("%w: %w", runtime.ErrNotUpdated, err)
-	}
-	return runtime.Volume{}, err
+	return runtime.Volume{HostPath: path, ReadOnly: true, SELinuxRelabel: true}, err
 }
 
 // mountedContent returns the path of a volume that has content, from this process or an earlier
@@ -70,38 +71,38 @@ func mountedContent(r *request, plugin string) (path string, ok bool) {
 	return filepath.Join(dir.path, rel), err == nil && info.IsDir()
 }
 
-// updateContent mounts a volume or brings its files up to date.
-func (m *Manager) updateContent(ctx context.Context, r *request, plugin string) (runtime.Volume, error) {
+// updateContent mounts a volume or brings its files up to date, and returns its path.
+func (m *Manager) updateContent(ctx context.Context, r *request, plugin string) (path string, err error) {
 	files, err := m.gather(ctx, r)
 	if err != nil {
-		return runtime.Volume{}, err
+		return "", err
 	}
 	gid, nested := fsGroup(r.pod), nestedDirs(r.pod, r.vol.Name)
 	if cached, ok := m.cache.get(r.pod.UID, r.vol.Name); ok && slices.Equal(cached.nested, nested) && cached.hasContent(plugin, files, gid) {
-		return runtime.Volume{HostPath: cached.path, ReadOnly: true, SELinuxRelabel: true}, nil
+		return cached.path, nil
 	}
 	if r.dir, err = r.open(); err != nil {
-		return runtime.Volume{}, err
+		return "", err
 	}
 	rel := filepath.Join(volumesDir, plugin, r.vol.Name)
 	secret := plugin == pluginSecret || hasSecret(r.vol)
 	if err := m.contentDir(r, rel, secret); err != nil {
-		return runtime.Volume{}, err
+		return "", err
 	}
 	root, err := r.dir.OpenRoot(rel)
 	if err != nil {
-		return runtime.Volume{}, fmt.Errorf("open volume directory: %w", err)
+		return "", fmt.Errorf("open volume directory: %w", err)
 	}
 	defer func() { _ = root.Close() }() // nothing is buffered
-	path := filepath.Join(r.dir.path, rel)
+	path = filepath.Join(r.dir.path, rel)
 	w := writer{ctx: ctx, root: root, path: path, gid: gid, nested: nested}
 	if err := w.write(files); err != nil {
-		return runtime.Volume{}, fmt.Errorf("write volume content: %w", err)
+		return "", fmt.Errorf("write volume content: %w", err)
 	}
 	if data, err := root.Readlink(dataLink); err == nil {
 		m.cache.put(r.pod.UID, r.vol.Name, mountedVolume{path: path, plugin: plugin, files: files, gid: gid, nested: nested, data: data, at: time.Now()})
 	}
-	return runtime.Volume{HostPath: path, ReadOnly: true, SELinuxRelabel: true}, nil
+	return path, nil
 }
 
 func hasSecret(vol *corev1.Volume) bool {
