@@ -71,7 +71,7 @@ type Volume struct {
 	Image    string // image volumes: the reference, HostPath is empty
 	Group    *int64 // a supplementary group that the containers of the pod need for it; nil: none
 	// SELinuxRelabel has the runtime give the files the label of the pod's containers, which could not
-	// use them otherwise on a node with SELinux. Files of the node's must keep theirs.
+	// use them otherwise on a node with SELinux. Files of the node itself must keep theirs.
 	SELinuxRelabel bool
 }
 
