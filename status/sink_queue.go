@@ -96,8 +96,8 @@ func (l *sinkQueue) run(ctx context.Context) error {
 	done := ctx.Done()
 	var end <-chan time.Time
 	for {
-		left, next := l.dispatch(sendCtx, &wg)
-		if done == nil && left == 0 {
+		flushed, next := l.dispatch(sendCtx, &wg)
+		if flushed {
 			break
 		}
 		timer.Reset(next)
@@ -164,9 +164,8 @@ func (l *sinkQueue) endBackOff() {
 	l.retrying.Push(it)
 }
 
-// dispatch starts as many sends as may run. It returns how many pods are left that may still be sent
-// at the end, and when the next wait ends.
-func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int, next time.Duration) {
+// dispatch starts as many sends as may run. It returns whether the flush has ended, and when the next wait ends.
+func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (flushed bool, next time.Duration) {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	now := time.Now()
@@ -185,13 +184,20 @@ func (l *sinkQueue) dispatch(ctx context.Context, wg *sync.WaitGroup) (left int,
 			next = min(next, q.First().due.Sub(now))
 		}
 	}
-	left = len(l.items)
+	return l.draining && l.isFlushed(), next
+}
+
+// isFlushed reports whether no pod is left but those whose statuses the sink rejects. Manager.mu is held.
+func (l *sinkQueue) isFlushed() bool {
+	if l.busy+l.ready.Len()+l.retrying.Len()+l.merging.Len() > 0 {
+		return false
+	}
 	for _, it := range l.items {
-		if l.draining && it.rejection.delayed != nil {
-			left--
+		if it.rejection.delayed == nil {
+			return false
 		}
 	}
-	return left, next
+	return true
 }
 
 // next removes the pod to be sent now from its queue, or returns nil. A sink that is
