@@ -50,17 +50,8 @@ func merge(sources []*sourceState, previous map[string]nameClaim, restored resto
 		pods: make([]*entry, 0, n), byUID: make(map[types.UID]*entry, n), byFull: make(map[string]*entry, n),
 		objects: map[podspec.Ref]podspec.Object{}, owner: make(map[string]nameClaim, n),
 	}
-	waiting := map[*entry]*corev1.Pod{}
 	expected := restored.expected(sources)
-	if len(expected) > 0 {
-		for _, d := range sources {
-			for _, e := range d.entries {
-				if first := restored.waitsFor(e, expected); first != nil {
-					waiting[e] = first
-				}
-			}
-		}
-	}
+	waiting := restored.waiting(sources, expected)
 	contested := u.assign(sources, previous, restored.uids, waiting)
 	u.place(sources, contested, waiting)
 	u.unique = len(contested) == 0 && len(u.rejected) == 0 && len(expected) == 0
@@ -125,13 +116,9 @@ func (u *mergedSet) assign(sources []*sourceState, previous map[string]nameClaim
 	contested := map[string]bool{}
 	for _, d := range sources {
 		for _, e := range d.entries {
-			_, taken := u.owner[e.full]
-			switch {
-			case waiting[e] != nil:
+			if _, taken := u.owner[e.full]; taken || waiting[e] != nil {
 				contested[e.full] = true
-			case taken:
-				contested[e.full] = true
-			default:
+			} else {
 				u.owner[e.full] = nameClaim{source: d.source, origin: e.origin}
 			}
 		}

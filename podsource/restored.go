@@ -1,8 +1,6 @@
 package podsource
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -30,10 +28,17 @@ func newRestoredPods(pods []*corev1.Pod) restoredPods {
 // that was first in this process must not take the name of such a pod, which would be terminated.
 func (r restoredPods) expected(sources []*sourceState) map[string]*corev1.Pod {
 	pods := map[string]*corev1.Pod{}
+	if len(r.alive) == 0 {
+		return pods
+	}
+	delivered := make([]map[string]bool, len(sources))
+	for i, d := range sources {
+		delivered[i] = d.deliveredNames()
+	}
 	for _, pod := range r.alive {
 		full := podspec.FullName(pod)
-		for _, d := range sources {
-			if d.source == pod.Annotations[podspec.AnnotationSource] && d.mayDeliver(full) && pods[full] == nil {
+		for i, d := range sources {
+			if d.source == pod.Annotations[podspec.AnnotationSource] && d.mayDeliver(full, delivered[i]) && pods[full] == nil {
 				pods[full] = pod
 			}
 		}
@@ -41,22 +46,35 @@ func (r restoredPods) expected(sources []*sourceState) map[string]*corev1.Pod {
 	return pods
 }
 
-// mayDeliver reports whether the source may have a pod of that full name, but has not delivered it yet.
-func (d *sourceState) mayDeliver(full string) bool {
-	switch {
-	case !d.received, d.reservedNames[full]:
-		return true
-	case d.complete:
-		return false
-	}
-	return !slices.ContainsFunc(d.entries, func(e *entry) bool { return e.full == full })
-}
-
-// waitsFor returns the expected pod for which an entry of another source waits, or nil.
-func (r restoredPods) waitsFor(e *entry, expected map[string]*corev1.Pod) *corev1.Pod {
-	first := expected[e.full]
-	if first == nil || r.uids[e.pod.UID] || first.Annotations[podspec.AnnotationSource] == e.source {
+// deliveredNames returns the full names of the pods that an incomplete source has delivered.
+func (d *sourceState) deliveredNames() map[string]bool {
+	if d.complete {
 		return nil
 	}
-	return first
+	names := make(map[string]bool, len(d.entries))
+	for _, e := range d.entries {
+		names[e.full] = true
+	}
+	return names
+}
+
+// mayDeliver reports whether the source may have a pod of that full name, but has not delivered it yet.
+func (d *sourceState) mayDeliver(full string, delivered map[string]bool) bool {
+	return !d.received || d.reservedNames[full] || !d.complete && !delivered[full]
+}
+
+// waiting returns the entries that wait, each with the expected pod of another source for which it does.
+func (r restoredPods) waiting(sources []*sourceState, expected map[string]*corev1.Pod) map[*entry]*corev1.Pod {
+	waiting := map[*entry]*corev1.Pod{}
+	if len(expected) == 0 {
+		return waiting
+	}
+	for _, d := range sources {
+		for _, e := range d.entries {
+			if first := expected[e.full]; first != nil && !r.uids[e.pod.UID] && first.Annotations[podspec.AnnotationSource] != e.source {
+				waiting[e] = first
+			}
+		}
+	}
+	return waiting
 }
