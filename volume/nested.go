@@ -1,8 +1,6 @@
 package volume
 
 import (
-	"errors"
-	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -54,13 +52,8 @@ func (w *writer) makeNested(files payload) error {
 		if top, _, _ := strings.Cut(dir, "/"); names[top] {
 			continue
 		}
-		for i, c := range dir + "/" {
-			if c != '/' {
-				continue
-			}
-			if err := w.mkdir(dir[:i]); err != nil && !errors.Is(err, fs.ErrExist) {
-				return err
-			}
+		if err := w.mkdirs("", dir+"/"); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -117,13 +117,21 @@ func (w *writer) mkdir(at string) error {
 	return w.root.Chmod(at, mode)
 }
 
-func (w *writer) file(dir, at string, f file) error {
+// mkdirs creates the directories of a path below dir that do not exist: each that ends with a slash.
+func (w *writer) mkdirs(dir, at string) error {
 	for i, c := range at {
 		if c == '/' {
 			if err := w.mkdir(path.Join(dir, at[:i])); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+func (w *writer) file(dir, at string, f file) error {
+	if err := w.mkdirs(dir, at); err != nil {
+		return err
 	}
 	name := path.Join(dir, at)
 	if err := w.root.WriteFile(name, f.data, 0o600); err != nil {
