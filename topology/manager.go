@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -81,8 +80,10 @@ func (m *Manager) Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResu
 // kept stays so too. As in a kubelet, no pod is admitted for what a pod has that is to be preempted.
 func (m *Manager) AdmitBeside(pod *corev1.Pod, others, kept []*corev1.Pod) podspec.AdmitResult {
 	active := map[types.UID]bool{pod.UID: true}
-	for _, other := range slices.Concat(others, kept) {
-		active[other.UID] = true
+	for _, pods := range [][]*corev1.Pod{others, kept} {
+		for _, other := range pods {
+			active[other.UID] = true
+		}
 	}
 	m.keep(func(uid types.UID) bool { return active[uid] })
 	for c := range podspec.Containers(pod) {
