@@ -48,10 +48,7 @@ func mutants() []mutant {
 func TestRuntime_FindsDefects(t *testing.T) {
 	for _, m := range mutants() {
 		t.Run(m.defect, func(t *testing.T) {
-			if m.runs == isolatedProcesses && os.Geteuid() != 0 {
-				t.Skip("needs root: mounts are made in namespaces")
-			}
-			skipSimulationIfShort(t, m.runs)
+			skipUnlessRuns(t, m.runs)
 			t.Parallel()
 			m.requireFound(t)
 		})
@@ -75,8 +72,11 @@ func TestRuntime_FindsDefectsOfSlowRuntimes(t *testing.T) {
 	}
 }
 
-func skipSimulationIfShort(t *testing.T, kind executorKind) {
+func skipUnlessRuns(t *testing.T, kind executorKind) {
 	t.Helper()
+	if kind == isolatedProcesses && os.Geteuid() != 0 {
+		t.Skip("needs root: mounts are made in namespaces")
+	}
 	if testing.Short() && kind == simulation {
 		t.Skip("hundreds of them take minutes with the race detector, and a simulation is the same for all users")
 	}
@@ -102,10 +102,7 @@ func TestRuntime_FindsNoDefectsInTheMutantsHarness(t *testing.T) {
 		}
 		t.Run(tc.name, func(t *testing.T) {
 			runs := mutants()[i].runs
-			if runs == isolatedProcesses && os.Geteuid() != 0 {
-				t.Skip("needs root: mounts are made in namespaces")
-			}
-			skipSimulationIfShort(t, runs)
+			skipUnlessRuns(t, runs)
 			t.Parallel()
 			c := mutant{runs: runs}.run(t, tc)
 			assert.Empty(t, c.failures)
