@@ -25,8 +25,7 @@ type evictedPod struct {
 	resultCh  chan evictionResult // of the call that is still under way; nil: it has returned
 	cleanedUp bool
 	cancel    func()  // ends the call that is under way
-	effect    *effect // nil: not judged
-	judged    bool    // effect has its deadline
+	effect    *effect // nil: not to be judged, or it has its deadline
 }
 
 // evictionResult is the result of a call of Pods.Evict.
@@ -108,10 +107,10 @@ func (m *Manager) finish(e *evictedPod, r evictionResult) error {
 func (e *evictedPod) judge(f *effect) {
 	e.effect = f
 	now := time.Now()
-	if f == nil || e.judged || e.resultCh != nil && now.Before(e.deadline) {
+	if f == nil || e.resultCh != nil && now.Before(e.deadline) {
 		return
 	}
-	e.judged, f.deadline = true, now
+	e.effect, f.deadline = nil, now
 	if e.cleanedUp || f.withoutEffect > 0 {
 		f.deadline = now.Add(f.timeout())
 	}
