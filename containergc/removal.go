@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -65,15 +64,15 @@ func (b backOffs) last(plan []Removal, now time.Time) []Removal {
 			}
 		}
 	}
-	rank := func(x Removal) int {
+	first, later := make([]Removal, 0, len(plan)), []Removal(nil)
+	for _, x := range plan {
 		if waits[x.id()] {
-			return 1
+			later = append(later, x)
+		} else {
+			first = append(first, x)
 		}
-		return 0
 	}
-	plan = slices.Clone(plan)
-	slices.SortStableFunc(plan, func(x, y Removal) int { return rank(x) - rank(y) })
-	return plan
+	return append(first, later...)
 }
 
 // note records the result of a removal. The first back-off is one Config.Period.
