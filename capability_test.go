@@ -28,7 +28,7 @@ type traced struct{ agent.Runtime }
 func (t traced) Unwrap() any { return t.Runtime }
 
 // New fails if an option needs a capability that the runtime lacks, and names both. A
-// decorator that can be unwrapped has all capabilities of its runtime.
+// decorator that can be unwrapped has all capabilities of its runtime. AG-7
 func TestNew_NamesMissingCapabilities(t *testing.T) {
 	for want, option := range map[string]agent.Option{
 		"WithConfig(containergc.Config): the runtime is no runtime.ContainerRemover": agent.WithConfig(containergc.Config{}),
@@ -52,7 +52,7 @@ func TestNew_NamesMissingCapabilities(t *testing.T) {
 }
 
 // Garbage collection and ownership work with a decorated runtime. Missing capabilities
-// are logged once.
+// are logged once. AG-7
 func TestAgent_KeepsTheCapabilitiesOfADecoratedRuntime(t *testing.T) {
 	sharing(t, func(t *testing.T, r *shared) {
 		for name, wrap := range map[string]func(agent.Runtime) agent.Runtime{

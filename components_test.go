@@ -103,7 +103,7 @@ func (noObjects) Object(context.Context, podspec.Ref) (podspec.Object, error) {
 	return podspec.Object{}, podspec.ErrObjectNotFound
 }
 
-// AG-2: no option overrides another silently. One that configures a default component is
+// AG-8: no option overrides another silently. One that configures a default component is
 // an error if that is replaced by a component that does not use it.
 func TestNew_RejectsOptionsWithoutEffect(t *testing.T) {
 	sink := status.SinkFunc(func(context.Context, *corev1.Pod, corev1.PodStatus) error { return nil })

@@ -47,7 +47,7 @@ func admit(t testing.TB, cfg Config, p *corev1.Pod, others ...*corev1.Pod) podsp
 	return a.Admit(p, others)
 }
 
-// SL-3: resources are checked with the kubelet's reasons and messages.
+// SL-3, ND-1: resources are checked with the kubelet's reasons and messages.
 func TestAdmitter_Resources(t *testing.T) {
 	node := Config{Allocatable: list("2", "1Gi"), MaxPods: 3}
 	done := requesting(t, "done", "{cpu: 2}")
@@ -91,7 +91,7 @@ func TestAdmitter_Resources(t *testing.T) {
 	assert.True(t, admit(t, Config{}, requesting(t, "a", "{cpu: 1000}")).Admitted, "without Allocatable")
 }
 
-// SL-3: a rejection contains all insufficient resources.
+// SL-3, ND-1: a rejection contains all insufficient resources.
 func TestAdmitter_InsufficientResources(t *testing.T) {
 	node := Config{Allocatable: list("2", "1Gi"), MaxPods: 1}
 	result := admit(t, node, requesting(t, "a", "{cpu: 1500m, memory: 2Gi}"), requesting(t, "b", "{cpu: 600m, memory: 1Mi}"))

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// RT-19: a container with a writable cgroup can nest cgroups deeper than any path.
+// OW-3: a container with a writable cgroup can nest cgroups deeper than any path.
 func TestRemoveTree_DeepTree(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pod")
 	require.NoError(t, os.Mkdir(dir, 0o700))

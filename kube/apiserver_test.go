@@ -79,7 +79,7 @@ func (c *realCluster) eventually(name string, is func(pod *corev1.Pod) bool) *co
 func isRunning(pod *corev1.Pod) bool { return pod != nil && pod.Status.Phase == corev1.PodRunning }
 func isDeleted(pod *corev1.Pod) bool { return pod == nil }
 
-// The life of pods on a real API server, with the Node authorizer and NodeRestriction.
+// The life of pods on a real API server, with the Node authorizer and NodeRestriction. KU-6
 func TestKube_RealAPIServer(t *testing.T) {
 	c := startRealCluster(t)
 	ctx := t.Context()

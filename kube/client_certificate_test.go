@@ -103,6 +103,7 @@ func TestNewClientCertificate_ReportsAllErrors(t *testing.T) {
 	}
 }
 
+// KU-7
 func TestClientCertificate_IsRequestedOnce(t *testing.T) {
 	s, server, ca := startSigner(t)
 	dir := t.TempDir()
@@ -159,7 +160,7 @@ func TestClientCertificate_NotSigned(t *testing.T) {
 	require.ErrorContains(t, err, "approve the certificate signing request")
 }
 
-// A node whose certificate has expired starts with it, also without the API server, wherever the certificate is.
+// A node whose certificate has expired starts with it, also without the API server, wherever the certificate is. KU-7
 func TestClientCertificate_StartsWithExpired(t *testing.T) {
 	ca := newAuthority(t)
 	caFile := writeFile(t, ca.pem)
@@ -287,6 +288,7 @@ func TestClientCertificate_BootstrapWithoutUser(t *testing.T) {
 	require.ErrorContains(t, err, "user without credentials")
 }
 
+// KU-7
 func TestServingCertificate(t *testing.T) {
 	s, server, ca := startSigner(t)
 	rc, err := LoadKubeconfig(writeKubeconfig(t, server.URL, ca, "{token: hunter2}"))

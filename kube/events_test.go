@@ -63,6 +63,7 @@ func TestEvents_SourceIsKubelet(t *testing.T) {
 	})
 }
 
+// KU-9
 func TestEvents_CountsRepeatedEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -92,7 +93,7 @@ func TestEvents_CountsRepeatedEvents(t *testing.T) {
 	})
 }
 
-// KU-5: as client-go combines them.
+// KU-9: as client-go combines them.
 func TestEvents_CombinesSimilarEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -111,6 +112,7 @@ func TestEvents_CombinesSimilarEvents(t *testing.T) {
 	})
 }
 
+// KU-9
 func TestEvents_FiltersSpam(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -131,7 +133,7 @@ func TestEvents_FiltersSpam(t *testing.T) {
 	})
 }
 
-// Recording never waits for the API server, and the newest events are kept.
+// Recording never waits for the API server, and the newest events are kept. KU-9
 func TestEvents_APIServerAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)

@@ -154,6 +154,7 @@ func TestKube_NodeChecksItsConfiguration(t *testing.T) {
 	assert.NotContains(t, err.Error(), `"node.kubernetes.io/x"`)
 }
 
+// KU-6
 func TestNode_Registers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		taint := corev1.Taint{Key: "edge", Effect: corev1.TaintEffectNoSchedule}
@@ -245,6 +246,7 @@ func (r *recorder) reasons() []string {
 	return r.all
 }
 
+// KU-6
 func TestNode_SendsWhatChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events := &recorder{}
@@ -268,6 +270,7 @@ func TestNode_SendsWhatChanges(t *testing.T) {
 	})
 }
 
+// KU-6
 func TestNode_SendsAnUnchangedStatusRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := startNode(t, NodeConfig{}).run()
@@ -279,6 +282,7 @@ func TestNode_SendsAnUnchangedStatusRarely(t *testing.T) {
 	})
 }
 
+// KU-6
 func TestNode_RepairsLabelsOfTheSystem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := startNode(t, NodeConfig{Labels: map[string]string{"site": "a"}}).run()
@@ -296,7 +300,7 @@ func TestNode_RepairsLabelsOfTheSystem(t *testing.T) {
 	})
 }
 
-// A Node that is deleted while its agent runs is registered with its taints once more.
+// A Node that is deleted while its agent runs is registered with its taints once more. KU-6
 func TestNode_IsRegisteredWhenDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := startNode(t, NodeConfig{Taints: []corev1.Taint{{Key: "edge", Effect: corev1.TaintEffectNoSchedule}}}).run()
@@ -321,7 +325,7 @@ func TestNode_LeavesRegistrationToOthers(t *testing.T) {
 	})
 }
 
-// A node whose user may not create its Node uses the one that exists.
+// A node whose user may not create its Node uses the one that exists. KU-6
 func TestNode_UsesANodeThatItMayNotCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := startNode(t, NodeConfig{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})

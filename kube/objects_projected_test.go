@@ -36,6 +36,7 @@ func service(namespace, name, ip string, ports ...corev1.ServicePort) *corev1.Se
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports}}
 }
 
+// KU-5
 func TestObjects_ServiceEnv(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()

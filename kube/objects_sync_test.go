@@ -18,7 +18,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 )
 
-// KU-7: the pods that refer to an object that changes are synced, with a bounded rate, and
+// KU-5: the pods that refer to an object that changes are synced, with a bounded rate, and
 // no others.
 func TestObjects_ChangesSyncPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestObjects_ChangesSyncPods(t *testing.T) {
 	})
 }
 
-// KU-7: a pod that got an object from disk is synced when the API server has another version of it, or none.
+// KU-5: a pod that got an object from disk is synced when the API server has another version of it, or none.
 func TestObjects_OlderVersionOnDisk(t *testing.T) {
 	for name, tc := range map[string]struct {
 		now    []runtime.Object

@@ -122,6 +122,7 @@ func TestKube_ObjectsChecksItsConfiguration(t *testing.T) {
 	require.EqualError(t, err, `kube: ObjectsConfig.Dir: "x" must be an absolute path`)
 }
 
+// KU-5
 func TestObjects_FollowChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := startObjects(t, "", newSecret("one")).run()
@@ -152,6 +153,7 @@ func TestObjects_ConfigMaps(t *testing.T) {
 	})
 }
 
+// KU-5
 func TestObjects_ImmutableIsNotWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		yes := true
@@ -212,7 +214,7 @@ func TestObjects_ServerThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// A node that starts without its API server has the objects of its last run, 0600.
+// A node that starts without its API server has the objects of its last run, 0600. KU-2
 func TestObjects_StartWithoutServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "new")
@@ -299,6 +301,7 @@ func startTokens(t *testing.T, dir string, seconds int64) (*objectsBench, *token
 	}
 }
 
+// KU-5
 func TestObjects_TokensAreBoundToThePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, server, get := startTokens(t, "", 3600)
@@ -311,6 +314,7 @@ func TestObjects_TokensAreBoundToThePod(t *testing.T) {
 	})
 }
 
+// KU-5
 func TestObjects_TokensAreRenewed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		seconds int64
@@ -334,7 +338,7 @@ func TestObjects_TokensAreRenewed(t *testing.T) {
 	}
 }
 
-// While the API server does not answer, a pod keeps its token and may start with it.
+// While the API server does not answer, a pod keeps its token and may start with it. KU-2
 func TestObjects_TokensWithoutServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()

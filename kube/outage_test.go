@@ -114,7 +114,7 @@ func (o *outage) hasRightStatuses(running ...string) time.Duration {
 }
 
 // The API server is away while pods crash, the agent is killed, and the machine boots
-// again without its pods.
+// again without its pods. KU-2
 func TestKube_RealAPIServerOutage(t *testing.T) {
 	o := startOutage(t)
 	ctx := t.Context()

@@ -149,7 +149,7 @@ func TestObjects_PodCertificateOfEachKeyType(t *testing.T) {
 	})
 }
 
-// KU-6: there is always one certificate, the newest.
+// KU-10: there is always one certificate, the newest.
 func TestObjects_PodCertificateIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -209,7 +209,7 @@ func TestObjects_PodCertificateIsRenewed(t *testing.T) {
 	})
 }
 
-// KU-6: a denial is final, and reported.
+// KU-10: a denial is final, and reported.
 func TestObjects_PodCertificateRejected(t *testing.T) {
 	for _, condition := range []string{certificatesv1.PodCertificateRequestConditionTypeDenied, certificatesv1.PodCertificateRequestConditionTypeFailed} {
 		synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// KU-1: pods are delivered in the order in which they appeared, however many have come and
+// KU-11: pods are delivered in the order in which they appeared, however many have come and
 // gone, and each in its newest version.
 func TestPodStore_KeepsTheOrder(t *testing.T) {
 	s := newPodStore("n")

@@ -17,7 +17,7 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// KU-1: a server with and one without watch-list.
+// KU-11: a server with and one without watch-list.
 func TestPods_FollowsAPIServer(t *testing.T) {
 	for name, withoutWatchList := range map[string]bool{"watch-list": false, "list and watch": true} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestPods_FollowsAPIServer(t *testing.T) {
 	}
 }
 
-// KU-1: the server may end a watch, restart, or lose the events since.
+// KU-11: the server may end a watch, restart, or lose the events since.
 func TestPods_ContinuesAfterBrokenWatch(t *testing.T) {
 	for name, compact := range map[string]bool{"continues where the watch ended": false, "lists again after 410 Gone": true} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestPods_ContinuesAfterBrokenWatch(t *testing.T) {
 	}
 }
 
-// A server that is away is not asked all the time, and not by all nodes at the same time.
+// A server that is away is not asked all the time, and not by all nodes at the same time. KU-11
 func TestPods_BacksOffWithJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -115,7 +115,7 @@ func TestPods_BacksOffWithJitter(t *testing.T) {
 	})
 }
 
-// A late event does not bring back an older version, nor a pod that was deleted.
+// A late event does not bring back an older version, nor a pod that was deleted. KU-11
 func TestPods_IgnoresEventsOutOfOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -171,7 +171,7 @@ func TestPods_DropsManagedFields(t *testing.T) {
 }
 
 // A node that starts without its API server runs its pods of before, and learns of all
-// changes when the server is back.
+// changes when the server is back. KU-2
 func TestPods_BelowCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -209,7 +209,7 @@ func TestPods_BelowCache(t *testing.T) {
 	})
 }
 
-// The UID of a pod is its identity, and its pod is not static.
+// The UID of a pod is its identity, and its pod is not static. KU-1
 func TestPods_AreNotStatic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
-// KU-2: others may write the status of a pod. The node has the last word, but does not
+// KU-3: others may write the status of a pod. The node has the last word, but does not
 // fight at full speed with one that disagrees.
 func TestKube_ReconcilesStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestKube_ReconcilesStatus(t *testing.T) {
 	})
 }
 
-// KU-2: a pod that another component has ended is terminated, and does not leave the phase that it was given.
+// KU-3: a pod that another component has ended is terminated, and does not leave the phase that it was given.
 func TestKube_KeepsTerminalPhase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -71,7 +71,7 @@ func TestKube_KeepsTerminalPhase(t *testing.T) {
 	})
 }
 
-// KU-3: the whole deletion, as kubectl delete begins it.
+// KU-1: the whole deletion, as kubectl delete begins it.
 func TestKube_DeletesPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -124,7 +124,7 @@ func TestKube_DeletesPodSoonerWhenGracePeriodIsShortened(t *testing.T) {
 	})
 }
 
-// With a force deletion the object is gone first.
+// With a force deletion the object is gone first. KU-1
 func TestKube_EndsPodThatWasDeletedByForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -140,7 +140,7 @@ func TestKube_EndsPodThatWasDeletedByForce(t *testing.T) {
 	})
 }
 
-// A finalizer keeps the object after the node is done with the pod.
+// A finalizer keeps the object after the node is done with the pod. KU-1
 func TestKube_PodWithFinalizer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -161,7 +161,7 @@ func TestKube_PodWithFinalizer(t *testing.T) {
 	})
 }
 
-// A pod that was deleted while no agent ran is ended, whether or not its object is left.
+// A pod that was deleted while no agent ran is ended, whether or not its object is left. KU-1
 func TestKube_PodDeletedWhileAgentWasAway(t *testing.T) {
 	for name, force := range map[string]bool{"with a deletion timestamp": false, "by force": true} {
 		t.Run(name, func(t *testing.T) {

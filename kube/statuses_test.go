@@ -43,7 +43,7 @@ func running() corev1.PodStatus {
 	}
 }
 
-// KU-2: one patch per change, and none without.
+// KU-3: one patch per change, and none without.
 func TestStatuses_Patches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -73,7 +73,7 @@ func TestStatuses_Patches(t *testing.T) {
 	})
 }
 
-// What other components write is theirs, even when the pod object of the status is older.
+// What other components write is theirs, even when the pod object of the status is older. KU-3
 func TestStatuses_KeepsWhatOthersWrote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -155,7 +155,7 @@ func TestStatuses_DisruptionIsReset(t *testing.T) {
 	})
 }
 
-// A pod does not leave a terminal phase, as with a kubelet, but for a static pod, which may start again.
+// A pod does not leave a terminal phase, as with a kubelet, but for a static pod, which may start again. KU-3
 func TestStatuses_KeepsTerminalPhase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
@@ -332,7 +332,7 @@ func TestStatuses_BoundedRate(t *testing.T) {
 	})
 }
 
-// KU-3: only a deletion timestamp says that a pod goes.
+// KU-1: only a deletion timestamp says that a pod goes.
 func TestStatuses_DeletesFinishedPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)

@@ -49,7 +49,7 @@ func (s *Storage) read(ctx context.Context, name string) (*corev1.PersistentVolu
 	return v, errors.Join(err, errVolume, errDriver)
 }
 
-// A node that starts without its API server has the volumes of its pods, by a new process.
+// A node that starts without its API server has the volumes of its pods, by a new process. KU-2
 func TestStorage_WithoutTheAPIServer(t *testing.T) {
 	dir := t.TempDir() + "/storage"
 	s, _ := newStorage(t, StorageConfig{Dir: dir}, storedVolume("data")...)

@@ -34,6 +34,7 @@ func TestNewConditions_RejectsNil(t *testing.T) {
 	require.ErrorContains(t, err, "ConditionsConfig.Reporters[0]: required")
 }
 
+// KU-6
 func TestConditions_AreThoseOfAKubelet(t *testing.T) {
 	got := newConditions(t, ConditionsConfig{}).At(time.Now())
 	var all []string
@@ -96,6 +97,7 @@ func TestConditions_PanicsAreContained(t *testing.T) {
 	assert.Contains(t, got[4].Message, "panic: check")
 }
 
+// KU-6
 func TestReady_Message(t *testing.T) {
 	a, b := errors.New("a"), errors.New("b")
 	long := errors.New(strings.Repeat("x", 1<<20))

@@ -35,6 +35,7 @@ func TestNewStatus_RequiresConditions(t *testing.T) {
 	require.EqualError(t, err, "node: StatusConfig.Conditions: required")
 }
 
+// ND-1
 func TestStatus_Resources(t *testing.T) {
 	resources := Resources{Capacity: resourceList("cpu=4 memory=8Gi pid=1000"), Allocatable: resourceList("cpu=3 memory=7Gi")}
 	st := statusOf(t, StatusConfig{Resources: resources, MaxPods: 110})

@@ -29,6 +29,7 @@ func requireResources(t *testing.T, want string, got corev1.ResourceList) {
 	}
 }
 
+// ND-1
 func TestAvailable(t *testing.T) {
 	const machine = "cpu=4 memory=8Gi ephemeral-storage=100Gi pid=32768"
 	for name, tt := range map[string]struct {

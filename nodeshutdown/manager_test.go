@@ -37,7 +37,7 @@ func start(t *testing.T, m *machine, stateFile string, groups ...nodeshutdown.Gr
 	return manager
 }
 
-// SD-1, SD-2: groups from the lowest priority to the highest; empty ones take no time.
+// SD-1, SD-2, ND-2: groups from the lowest priority to the highest; empty ones take no time.
 func TestManager_TerminatesPodsByPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(newPod("low", -5), newPod("plain", 0), newPod("plain-fast", 9), newPod("high", 100), newPod("critical", podspec.SystemCriticalPriority+1000))
@@ -155,7 +155,7 @@ func TestManager_LosesConnectionDuringShutdown(t *testing.T) {
 	})
 }
 
-// What a process has recorded of a shutdown is logged by the next one.
+// What a process has recorded of a shutdown is logged by the next one. ND-2
 func TestManager_RecordsShutdown(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	boot := func(name string, uptime time.Duration, want ...string) {

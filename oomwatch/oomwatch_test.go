@@ -67,7 +67,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// OW-2: whatever a container chooses, its own cgroup is the one that counts, or none, and no name breaks an event.
+// OM-2: whatever a container chooses, its own cgroup is the one that counts, or none, and no name breaks an event.
 func FuzzParse(f *testing.F) {
 	f.Add("stress", "sub")
 	f.Add("a,pid=1,uid=0", "x,task_memcg=/kubepods/"+victim)
@@ -183,7 +183,7 @@ func (k *kernel) requireEvents(t *testing.T, want ...string) {
 	k.events = nil
 }
 
-// OW-1: events of the container and of the node; a log that cannot be read is opened again.
+// OM-1: events of the container and of the node; a log that cannot be read is opened again.
 func TestWatcher_ReportsKills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := start(t, node{})
@@ -204,7 +204,7 @@ func TestWatcher_ReportsKills(t *testing.T) {
 	})
 }
 
-// OW-1: a container that has its processes killed all the time takes no events of others.
+// OM-1: a container that has its processes killed all the time takes no events of others.
 func TestWatcher_LimitsEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := start(t, node{})
@@ -234,7 +234,7 @@ func (n lateNode) Pods(ctx context.Context) ([]runtime.Pod, error) {
 	return node{}.Pods(ctx)
 }
 
-// OW-1: a container that is killed before its start was observed has its event as soon as it is
+// OM-1: a container that is killed before its start was observed has its event as soon as it is
 // known. Others do not wait for it, and so many that cannot be found take no memory.
 func TestWatcher_FindsContainersLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

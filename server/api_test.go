@@ -20,6 +20,7 @@ import (
 	"github.com/sublet-dev/agent/server"
 )
 
+// SV-14
 func TestServer_Pages(t *testing.T) {
 	n := serveSecure(t)
 	c := n.client(t)
@@ -79,6 +80,7 @@ func TestServer_Pages(t *testing.T) {
 	}
 }
 
+// SV-14
 func TestServer_ErrorsOfTheNode(t *testing.T) {
 	var err error
 	n := serveSecure(t, func(cfg *server.Config) {

@@ -68,7 +68,7 @@ var paths = []struct {
 	{"OPTIONS", "/pods", 405, "unknown", []string{"proxy"}},
 }
 
-// Each path, for each kind of client.
+// Each path, for each kind of client. SV-1
 func TestServer_AuthorizationTable(t *testing.T) {
 	n := serveSecure(t)
 	stranger := newAuthority(t, "stranger")
@@ -109,7 +109,7 @@ func TestServer_AuthorizationTable(t *testing.T) {
 	}
 }
 
-// One right of those that a path accepts is enough, and each is asked for.
+// One right of those that a path accepts is enough, and each is asked for. SV-1
 func TestServer_RightsOfPaths(t *testing.T) {
 	n := serveSecure(t)
 	c := n.client(t)
@@ -129,7 +129,7 @@ func TestServer_RightsOfPaths(t *testing.T) {
 	}
 }
 
-// The right to one path is not a right to another that is spelled with its help.
+// The right to one path is not a right to another that is spelled with its help. SV-1
 func TestServer_SpellingOfPaths(t *testing.T) {
 	n := serveSecure(t)
 	n.allow = func(_ *authenticationv1.UserInfo, a *authorizationv1.ResourceAttributes) (bool, error) {
@@ -146,7 +146,7 @@ func TestServer_SpellingOfPaths(t *testing.T) {
 	assert.NotContains(t, strings.Join(n.calls, "\n"), "log ")
 }
 
-// A webhook that is down denies.
+// A webhook that is down denies. SV-1
 func TestServer_DeniesWhenAuthorizationFails(t *testing.T) {
 	for name, tc := range map[string]struct {
 		allowed bool
@@ -178,6 +178,7 @@ func TestServer_DeniesWhenAuthorizationFails(t *testing.T) {
 	}
 }
 
+// SV-1
 func TestServer_Anonymous(t *testing.T) {
 	n := serveSecure(t, func(cfg *server.Config) { cfg.Anonymous = true })
 	var groups []string
@@ -211,7 +212,7 @@ func TestServer_GroupsOfUsers(t *testing.T) {
 }
 
 // Without TLS or without an Authorizer nothing can be entered, read or changed in a
-// container, for any client.
+// container, for any client. SV-1
 func TestServer_SensitivePathsNeedTLSAndAuthorization(t *testing.T) {
 	sensitive := []string{"/containerLogs", "/run/", "/exec", "/attach", "/portForward", "/checkpoint", "/configz", "/flagz"}
 	n := newFakeNode(t)

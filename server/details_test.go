@@ -61,7 +61,7 @@ func TestNew_RejectsInvalidHandlersAndLimits(t *testing.T) {
 	}
 }
 
-// Clients of a unix socket are trusted if Config says so, others never by it.
+// Clients of a unix socket are trusted if Config says so, others never by it. SV-1
 func TestServer_TrustSocketClients(t *testing.T) {
 	n := newFakeNode(t)
 	for _, tt := range []struct {
@@ -144,6 +144,7 @@ func (uids) RunCommand(_ context.Context, pod *corev1.Pod, _ string, _ []string)
 	return []byte(pod.UID), nil
 }
 
+// SV-14
 func TestStreams_Parameters(t *testing.T) {
 	n := serveSecure(t)
 	c := n.client(t)
@@ -178,7 +179,7 @@ func TestStreams_Parameters(t *testing.T) {
 	}
 }
 
-// A connection above the limit waits for one that ends.
+// A connection above the limit waits for one that ends. SV-6
 func TestServe_LimitsConnections(t *testing.T) {
 	n := serveSecure(t, func(cfg *server.Config) { cfg.MaxConnections = 1 })
 	first := dial(t, n.addr)

@@ -28,7 +28,7 @@ func (n *secureNode) follow(t *testing.T, c *http.Client) *http.Response {
 	return resp
 }
 
-// Streams beyond the limit get an answer at once, and leave room for other requests.
+// Streams beyond the limit get an answer at once, and leave room for other requests. SV-6
 func TestServe_LimitsStreams(t *testing.T) {
 	n := serveSecure(t, func(cfg *server.Config) { cfg.MaxConnections, cfg.MaxStreams, cfg.LogDir = 4, 2, t.TempDir() })
 	n.log = func(ctx context.Context, _ *corev1.PodLogOptions, stdout, _ io.Writer) error {
@@ -58,7 +58,7 @@ func TestServe_LimitsStreams(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-// A reader of a log that accepts nothing is disconnected after the idle timeout.
+// A reader of a log that accepts nothing is disconnected after the idle timeout. SV-6
 func TestServe_DisconnectsSlowReader(t *testing.T) {
 	ended := make(chan error, 1)
 	n := serveSecure(t, func(cfg *server.Config) { cfg.StreamIdleTimeout = 200 * time.Millisecond })
@@ -80,7 +80,7 @@ func TestServe_DisconnectsSlowReader(t *testing.T) {
 	}
 }
 
-// A stream on which nothing is sent is closed after the idle timeout.
+// A stream on which nothing is sent is closed after the idle timeout. SV-3
 func TestServe_ClosesIdleStream(t *testing.T) {
 	n := serveSecure(t, func(cfg *server.Config) { cfg.StreamIdleTimeout = 200 * time.Millisecond })
 	for name, e := range n.executors(t, "/exec/default/web/app", with(command("hang"), "input", "output")) {
@@ -99,7 +99,7 @@ func TestServe_ClosesIdleStream(t *testing.T) {
 	}
 }
 
-// The end of the server ends streams, and Serve returns after them.
+// The end of the server ends streams, and Serve returns after them. SV-3
 func TestServe_EndsStreams(t *testing.T) {
 	n := serveSecure(t)
 	cfg := n.cfg
@@ -140,7 +140,7 @@ func TestServe_LongCommands(t *testing.T) {
 	assert.Len(t, body, 64<<10)
 }
 
-// Large headers and bodies are rejected.
+// Large headers and bodies are rejected. SV-6
 func TestServe_LimitsSizes(t *testing.T) {
 	n := serveSecure(t)
 	c := n.client(t)

@@ -19,7 +19,7 @@ import (
 )
 
 // A socket replaces the one that a killed process left, and only its user can
-// connect.
+// connect. SV-1
 func TestServer_ListensOnASocket(t *testing.T) {
 	dir, err := os.MkdirTemp("", "srv") //nolint:usetesting // t.TempDir is too long for a socket
 	require.NoError(t, err)

@@ -20,7 +20,7 @@ import (
 
 const logPath = "/containerLogs/default/web/app"
 
-// The query parameters of kubectl logs, through the API server.
+// The query parameters of kubectl logs, through the API server. SV-2
 func TestContainerLogs_Options(t *testing.T) {
 	since := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	n := serveSecure(t)
@@ -60,6 +60,7 @@ func TestContainerLogs_Options(t *testing.T) {
 	}
 }
 
+// SV-14
 func TestContainerLogs_RejectsInvalidRequests(t *testing.T) {
 	n := serveSecure(t)
 	c := n.client(t)
@@ -88,6 +89,7 @@ func TestContainerLogs_RejectsInvalidRequests(t *testing.T) {
 	assert.Equal(t, http.StatusMethodNotAllowed, status)
 }
 
+// SV-14
 func TestContainerLogs_Errors(t *testing.T) {
 	n := serveSecure(t)
 	c := n.client(t)
@@ -119,7 +121,7 @@ func TestContainerLogs_Errors(t *testing.T) {
 }
 
 // A line that is followed arrives at once, after the time in which other requests must
-// be complete, and a client that goes away ends the reader.
+// be complete, and a client that goes away ends the reader. SV-2
 func TestContainerLogs_Follow(t *testing.T) {
 	n := newFakeNode(t)
 	lines, ended := make(chan string), make(chan error, 1)

@@ -218,6 +218,7 @@ func start(t *testing.T, s *server.Server) (addr string, end func()) {
 	}
 }
 
+// SV-1
 func TestServe_RejectsNonLoopbackListener(t *testing.T) {
 	s, err := server.New(server.Config{Addr: loopback})
 	require.NoError(t, err)
@@ -243,6 +244,7 @@ func TestServe_IdleClients(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
+// SV-1
 func TestPods_LeavesEnvironmentOut(t *testing.T) {
 	const secret = "hunter2"
 	env := []corev1.EnvVar{{Name: "DB_PASSWORD", Value: secret}}

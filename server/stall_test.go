@@ -40,7 +40,7 @@ func (n *secureNode) stalled(t *testing.T) net.Conn {
 	return conn
 }
 
-// A command that reads no stdin does not keep the server from its end.
+// A command that reads no stdin does not keep the server from its end. SV-3
 func TestServe_EndsStreamWithUnreadInput(t *testing.T) {
 	n := serveSecure(t)
 	n.stall = make(chan struct{})
@@ -53,7 +53,7 @@ func TestServe_EndsStreamWithUnreadInput(t *testing.T) {
 	end()
 }
 
-// A client that does not read the output does not keep the server from its end.
+// A client that does not read the output does not keep the server from its end. SV-3
 func TestServe_EndsStreamWithUnreadOutput(t *testing.T) {
 	n := serveSecure(t)
 	s, err := server.New(n.cfg)
@@ -81,7 +81,7 @@ func TestServe_EndsStreamWithUnreadOutput(t *testing.T) {
 	end()
 }
 
-// The stream of a client that is gone ends although the command has not read its stdin.
+// The stream of a client that is gone ends although the command has not read its stdin. SV-3
 func TestExec_ClientWithUnreadInputGoesAway(t *testing.T) {
 	n := serveSecure(t)
 	n.stall = make(chan struct{})

@@ -51,6 +51,7 @@ func with(v url.Values, names ...string) url.Values {
 	return v
 }
 
+// SV-3
 func TestExec_StreamsAndTheirEnds(t *testing.T) {
 	n := serveSecure(t)
 	text := strings.Repeat("0123456789abcdef", 1<<14)
@@ -67,6 +68,7 @@ func TestExec_StreamsAndTheirEnds(t *testing.T) {
 	}
 }
 
+// SV-3
 func TestExec_ExitCodes(t *testing.T) {
 	n := serveSecure(t)
 	for name, e := range n.executors(t, "/exec/default/web/uid-1/app", with(command("false"), "output")) {
@@ -99,7 +101,7 @@ func (s sizes) Next() *remotecommand.TerminalSize {
 	return &size
 }
 
-// A terminal has one output, whatever the client asks for.
+// A terminal has one output, whatever the client asks for. SV-3
 func TestExec_TerminalSize(t *testing.T) {
 	n := serveSecure(t)
 	for name, e := range n.executors(t, "/exec/default/web/app", with(command("size"), "input", "output", "error", "tty")) {
@@ -116,6 +118,7 @@ func TestExec_TerminalSize(t *testing.T) {
 	}
 }
 
+// SV-3
 func TestAttach(t *testing.T) {
 	n := serveSecure(t)
 	for name, e := range n.executors(t, "/attach/default/web/app", with(url.Values{}, "input", "output", "error")) {
@@ -130,7 +133,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// A client that goes away ends the command, also while it writes nothing.
+// A client that goes away ends the command, also while it writes nothing. SV-3
 func TestExec_ClientGoesAway(t *testing.T) {
 	n := serveSecure(t)
 	for name, e := range n.executors(t, "/exec/default/web/app", with(command("hang"), "input", "output")) {
@@ -191,7 +194,7 @@ func (n *secureNode) upgradeRequest(t *testing.T, path string, header http.Heade
 	return resp.StatusCode, string(b[:k])
 }
 
-// No answer tells where the runtime's streaming server listens.
+// No answer tells where the runtime's streaming server listens. SV-3
 func TestStreams_HideTheRuntime(t *testing.T) {
 	n := serveSecure(t)
 	n.record("")
@@ -259,6 +262,7 @@ func TestStreams_UpstreamFails(t *testing.T) {
 	assert.Equal(t, "the streaming server of the runtime failed\n", body)
 }
 
+// SV-3
 func TestPortForward(t *testing.T) {
 	n := serveSecure(t)
 	target := &url.URL{Scheme: "https", Host: n.addr, Path: "/portForward/default/web"}

@@ -22,6 +22,7 @@ func write(t *testing.T, file string, b []byte) {
 	require.NoError(t, os.WriteFile(file, b, 0o600))
 }
 
+// SV-5
 func TestCertificateFiles_Reload(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
@@ -61,6 +62,7 @@ func TestCertificateFiles_Reload(t *testing.T) {
 	})
 }
 
+// SV-5
 func TestClientCertificates_Reload(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	require.Error(t, (&server.ClientCertificates{CAFile: file}).Check())

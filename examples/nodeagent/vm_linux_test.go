@@ -133,7 +133,7 @@ func (n vmNode) tasks(t *testing.T) string {
 	return n.MustRun(t, "ctr -n k8s.io tasks ls | sort")
 }
 
-// The agent as a service of its Debian package, on a machine with systemd and cgroup v2.
+// The agent as a service of its Debian package, on a machine with systemd and cgroup v2. ND-2
 func TestVM_Service(t *testing.T) {
 	vmtest.Require(t)
 	share := t.TempDir()

@@ -243,7 +243,7 @@ func remains(t *testing.T, dir string) {
 	assert.Empty(t, left)
 }
 
-// RT-19: a container cannot make a tree that is too deep, too wide or whose paths are too
+// OW-3: a container cannot make a tree that is too deep, too wide or whose paths are too
 // long for its pod to be removed, nor one that costs the agent more than others.
 func TestRemoveHasNoLimits(t *testing.T) {
 	for name, make := range map[string]func(t *testing.T, dir string){

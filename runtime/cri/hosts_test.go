@@ -84,7 +84,7 @@ func sparse(t *testing.T, path string) {
 	}
 }
 
-// RT-19: whatever a container made of its hosts file, the next one gets what it should
+// OW-3: whatever a container made of its hosts file, the next one gets what it should
 // be, and the agent reads no more than that.
 func TestHostsFile_WrittenByAContainer(t *testing.T) {
 	write := func(text string) func(*testing.T, string) {

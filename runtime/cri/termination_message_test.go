@@ -67,7 +67,7 @@ func TestTerminationMessage(t *testing.T) {
 	}
 }
 
-// RT-19: what a container put in place of its file is not followed and does not block.
+// OW-3: what a container put in place of its file is not followed and does not block.
 func TestTerminationMessageOfAHostileContainer(t *testing.T) {
 	dir := t.TempDir()
 	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
@@ -86,7 +86,7 @@ func TestTerminationMessageOfAHostileContainer(t *testing.T) {
 	}
 }
 
-// RT-19: of a file without end no more is read than a message may have.
+// OW-3: of a file without end no more is read than a message may have.
 func TestTerminationMessageOfASparseFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "message")
 	sparse(t, file)

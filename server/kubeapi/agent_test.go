@@ -182,6 +182,7 @@ func (n *realNode) exec(t *testing.T, webSocket bool, pod string, stdin io.Reade
 	return e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout})
 }
 
+// SV-4
 func TestAgent_ClientGo(t *testing.T) {
 	n := runNode(t)
 	pods := n.client.CoreV1().Pods("default")
@@ -298,7 +299,7 @@ func findKubectl(t *testing.T) string {
 	return kubectl
 }
 
-// TestAgent_Kubectl runs the unmodified kubectl, if there is one: that of SUBLET_KUBECTL or of PATH.
+// TestAgent_Kubectl runs the unmodified kubectl, if there is one: that of SUBLET_KUBECTL or of PATH. SV-4
 func TestAgent_Kubectl(t *testing.T) {
 	kubectl := findKubectl(t)
 	n := runNode(t)

@@ -46,7 +46,7 @@ spec: {terminationGracePeriodSeconds: 1, containers: [{name: main, image: IMAGE,
 `
 
 // TestAgent_KubectlOnContainerd is what an operator does with kubectl on an edge box: the
-// agent, containerd and nothing else.
+// agent, containerd and nothing else. SV-4
 func TestAgent_KubectlOnContainerd(t *testing.T) {
 	kubectl := findKubectl(t)
 	ctrd := containerdtest.Start(t)

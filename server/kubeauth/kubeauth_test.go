@@ -165,6 +165,7 @@ func TestTokens_Audiences(t *testing.T) {
 	}
 }
 
+// SV-7
 func TestTokens_CachesAnswersForATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &apiServer{}
@@ -187,7 +188,7 @@ func TestTokens_CachesAnswersForATime(t *testing.T) {
 	})
 }
 
-// Guessed tokens displace each other, not valid ones.
+// Guessed tokens displace each other, not valid ones. SV-7
 func TestTokens_BoundedMemory(t *testing.T) {
 	a := &apiServer{}
 	tok := tokens(t, kubeauth.TokensConfig{MaxEntries: 3}, a)
@@ -211,7 +212,7 @@ func TestTokens_BoundedMemory(t *testing.T) {
 	assert.Equal(t, 105, a.count())
 }
 
-// An API server that does not answer denies, and is asked again.
+// An API server that does not answer denies, and is asked again. SV-7
 func TestTokens_ErrorsAreNotCached(t *testing.T) {
 	a := &apiServer{err: errors.New("connection refused")}
 	tok := tokens(t, kubeauth.TokensConfig{}, a)
@@ -356,6 +357,7 @@ func TestAccess_Authorize(t *testing.T) {
 	assert.False(t, allowed, "an explicit denial")
 }
 
+// SV-7
 func TestAccess_CachesAnswersForATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &apiServer{}
@@ -379,6 +381,7 @@ func TestAccess_CachesAnswersForATime(t *testing.T) {
 	})
 }
 
+// SV-1
 func TestAccess_ErrorDenies(t *testing.T) {
 	a := &apiServer{err: errors.New("connection refused")}
 	acc := access(t, kubeauth.AccessConfig{}, a)

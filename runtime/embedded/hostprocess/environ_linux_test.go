@@ -19,7 +19,7 @@ import (
 // process may say which of its memory is its environment.
 const hugeEnviron = "HOSTPROCESS_TEST_HUGE_ENVIRON"
 
-// RT-19: the environment of a process can be as large as its address space.
+// OW-3: the environment of a process can be as large as its address space.
 func TestContainerOf_HugeEnvironment(t *testing.T) {
 	if size, err := strconv.Atoi(os.Getenv(hugeEnviron)); err == nil {
 		claimEnviron(t, size)

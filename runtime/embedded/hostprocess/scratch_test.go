@@ -16,7 +16,7 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded"
 )
 
-// RT-19: a container with very many files delays no measurement, and its files are
+// OW-3: a container with very many files delays no measurement, and its files are
 // counted over several.
 func TestScratchUsage_ManyFiles(t *testing.T) {
 	dir := t.TempDir()
@@ -45,7 +45,7 @@ func TestScratchUsage_ManyFiles(t *testing.T) {
 	assert.Nil(t, s.walk)
 }
 
-// RT-19: the size of a file says nothing about the disk that it uses.
+// OW-3: the size of a file says nothing about the disk that it uses.
 func TestScratchUsage_SparseFile(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "sparse")
