@@ -88,7 +88,7 @@ func TestVM_PowerLoss(t *testing.T) {
 // requireRunning waits until the pods that stay are ready by their statuses, and run by the runtime.
 func requireRunning(t *testing.T, m *vmtest.Machine) {
 	t.Helper()
-	m.MustAwait(t, time.Minute, `n=$(cat /var/lib/statuses/*stays-* | tr -d ' \n' | grep -o '"ready":true' | wc -l)
+	m.MustAwait(t, 3*time.Minute, `n=$(cat /var/lib/statuses/*stays-* | tr -d ' \n' | grep -o '"ready":true' | wc -l)
 ids=$(ctr -n k8s.io containers ls -q 'labels."io.kubernetes.container.name"==main,labels."io.kubernetes.pod.name"~=^stays-')
 r=$(ctr -n k8s.io tasks ls | grep RUNNING | grep -c "$ids")
 [ "$n" = 3 ] && [ -n "$ids" ] && [ "$r" = 3 ]`, `systemctl status --no-pager nodeagent containerd; journalctl --no-pager -b -u nodeagent | tail -n 40; ls -l /var/lib/statuses; cat /var/lib/statuses/*stays-0*`)
