@@ -27,6 +27,15 @@ const (
 	maxNameSize = 200 // of a UID: names of files have at most 255 bytes
 )
 
+// In the name of a slice a hyphen separates it from its parent, so that there is an underscore for each in a UID, as with the
+// kubelet. An underscore has systemd's escape: with its own name, a pod would be taken for another one.
+//
+//nolint:gochecknoglobals // constants
+var (
+	toUnit   = strings.NewReplacer("-", "_", "_", `\x5f`)
+	fromUnit = strings.NewReplacer("_", "-", `\x5f`, "_")
+)
+
 // tiers returns all QoS classes. The cgroup of guaranteed pods is that of all pods, as in
 // the kubelet.
 func tiers() []corev1.PodQOSClass {
@@ -52,7 +61,7 @@ func (n names) group(elements ...string) string {
 		unit = ""
 	}
 	for _, e := range elements {
-		e = strings.ReplaceAll(e, "-", "_")
+		e = toUnit.Replace(e)
 		if unit != "" {
 			e = unit + "-" + e
 		}
@@ -104,7 +113,7 @@ func (n names) uid(q corev1.PodQOSClass, name string) (types.UID, bool) {
 		if name, ok = strings.CutSuffix(name, slice); !ok {
 			return "", false
 		}
-		name = strings.ReplaceAll(name, "_", "-")
+		name = fromUnit.Replace(name)
 	}
 	id, ok := strings.CutPrefix(name, podPrefix)
 	uid := types.UID(id)
