@@ -260,7 +260,7 @@ func (m *Manager) bound(t tree, group string, l, before limits, raise bool) (set
 // setTiers updates the cgroups above pods: that of all pods has the limits of
 // Config.Allocatable, that of burstable pods the weight of their requests, and that of
 // best-effort pods the minimum weight. What is reserved of memory for pods must be reserved
-// for the cgroups above them too.
+// for the cgroups above them too. A limit on memory that is in use is tried again in further calls.
 func (m *Manager) setTiers(t tree) error {
 	m.tiers.Lock()
 	defer m.tiers.Unlock()
@@ -288,12 +288,13 @@ func (m *Manager) setTiers(t tree) error {
 				return fmt.Errorf("set the weight of cgroup %s: %w", group, err)
 			}
 		} else {
-			err := t.set(group, l)
-			m.recordAllocatable(q, err)
+			set, inUse, err := setTier(t, group, l)
+			m.recordAllocatable(q, errors.Join(err, inUse))
 			if err != nil {
 				return fmt.Errorf("set up cgroup %s: %w", group, err)
 			}
 			m.mark(t, group)
+			l = set
 		}
 		m.lastLimits[group] = l
 	}

@@ -22,6 +22,25 @@ func memoryLimit(t tree, group string, desired int64) (int64, error) {
 	return limit, inUseError(desired)
 }
 
+// setTier sets the limits of a cgroup above pods. Where its pods use more memory than it may have, it keeps the limit that
+// it has, and inUse says so: on v2 the kernel would kill processes of pods that did nothing wrong, and on v1 it rejects the limit,
+// which must keep no pod from being set up. What the kernel can reclaim of files does not count: those of all pods together can
+// fill any limit.
+func setTier(t tree, group string, l limits) (set limits, inUse, err error) {
+	desired := l.memory
+	if desired > 0 && !t.rejectsLimitBelowUsage() {
+		limit, usage, err := t.memory(group) // an error without the cgroup
+		if err == nil && isLower(desired, limit) && usage-t.fileCache(group) >= desired {
+			l.memory, inUse = limit, inUseError(desired)
+		}
+	}
+	set, rejected, err := setPossible(t, group, l)
+	if err == nil && rejected != nil {
+		inUse = errors.Join(inUse, rejectedLimit(t, desired, rejected))
+	}
+	return set, inUse, err
+}
+
 // raised returns the limits that an existing cgroup is to get while its containers are resized: where
 // the desired ones are lower, those that it has. kept reports whether there is one. inUse says that
 // the desired memory limit could not be set, as by memoryLimit: on v1 the kernel says so when it is set.

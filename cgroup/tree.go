@@ -18,6 +18,8 @@ type tree interface {
 	rejectsLimitBelowUsage() bool
 	// memory returns the limit on the memory of a cgroup, 0 without one, and its usage.
 	memory(group string) (limit, usage int64, err error)
+	// fileCache returns how much of the usage is of files, which the kernel can reclaim; 0 if that is not known.
+	fileCache(group string) int64
 	// quota returns the CPU quota of a cgroup in limits' unit, 0 without one.
 	quota(group string) (int64, error)
 	// pageSizes returns the huge page sizes that can be limited.

@@ -100,6 +100,8 @@ func (t *v1) memory(group string) (limit, usage int64, err error) {
 	return readMemory(filepath.Join(t.root, "memory", group), "memory.limit_in_bytes", "memory.usage_in_bytes")
 }
 
+func (t *v1) fileCache(string) int64 { return 0 }
+
 func (t *v1) quota(group string) (int64, error) {
 	dir := filepath.Join(t.root, "cpu", group)
 	quota, err := os.ReadFile(filepath.Join(dir, "cpu.cfs_quota_us"))

@@ -76,6 +76,20 @@ func (t *v2) memory(group string) (limit, usage int64, err error) {
 	return readMemory(filepath.Join(t.root, group), "memory.max", "memory.current")
 }
 
+func (t *v2) fileCache(group string) (n int64) {
+	data, err := os.ReadFile(filepath.Join(t.root, group, "memory.stat"))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if bytes, err := strconv.ParseInt(value, 10, 64); err == nil && (name == "active_file" || name == "inactive_file") {
+			n += bytes
+		}
+	}
+	return n
+}
+
 // readMemory returns the limit in a directory, 0 without one, and the usage.
 func readMemory(dir, limitFile, usageFile string) (limit, usage int64, err error) {
 	if limit, err = readBytes(filepath.Join(dir, limitFile)); err != nil {
