@@ -145,6 +145,9 @@ func (t *v1) set(group string, l limits) error {
 	_, err := cgroup1.New(cgroup1.StaticPath(group), res, cgroup1.WithHierarchy(func() ([]cgroup1.Subsystem, error) {
 		return t.subsystems, nil
 	}))
+	if err == nil {
+		err = limitReserved(filepath.Join(t.root, "hugetlb", group), ".rsvd.limit_in_bytes", l.huge)
+	}
 	if err != nil || l.pids > 0 || t.pids == "" || created {
 		return err
 	}

@@ -189,6 +189,11 @@ func (t *v2) set(group string, l limits) error {
 	if _, err := cgroup2.NewManager(t.root, group, res); err != nil {
 		return explained(err)
 	}
+	if t.has["hugetlb"] {
+		if err := limitReserved(filepath.Join(t.root, group), ".rsvd.max", l.huge); err != nil {
+			return err
+		}
+	}
 	if created {
 		return nil
 	}
@@ -200,6 +205,18 @@ func (t *v2) set(group string, l limits) error {
 		errs = append(errs, t.unbound(group, "memory.high"))
 	}
 	return errors.Join(errs...)
+}
+
+// limitReserved limits the huge pages that processes reserve without using them, which nothing else can use either. Before Linux 5.7
+// the kernel has no such limit. Of an existing cgroup that has reserved more the kernel rejects it; the limit on pages in use holds.
+func limitReserved(dir, suffix string, huge map[string]uint64) error {
+	for size, n := range huge {
+		err := writeControl(filepath.Join(dir, "hugetlb."+size+suffix), strconv.FormatUint(n, 10))
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+	}
+	return nil
 }
 
 func (t *v2) weigh(group string, l limits) error {
