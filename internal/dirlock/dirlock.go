@@ -40,10 +40,7 @@ func Acquire(dir string) (release func(), err error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	if err := writeHolder(f); err != nil {
-		_ = f.Close() // releases the lock
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
+	writeHolder(f)
 	return func() { _ = f.Close() }, nil // closing releases the lock
 }
 
@@ -56,11 +53,12 @@ func readHolder(f *os.File) string {
 	return "an unknown process"
 }
 
-// writeHolder writes the id of this process to the lock file.
-func writeHolder(f *os.File) error {
-	if err := f.Truncate(0); err != nil {
-		return err
+// writeHolder writes the id of this process to the lock file, for the error of another one. The lock holds without it: an agent has
+// to start where the disk is full, because it is the one that frees it.
+func writeHolder(f *os.File) {
+	n, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	if err != nil {
+		n = 0
 	}
-	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	return err
+	_ = f.Truncate(int64(n)) // as above
 }
