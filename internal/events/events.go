@@ -27,8 +27,8 @@ const (
 	combinedPrefix = "(combined from similar events): "
 )
 
-// topic is what similar events have in common.
-type topic struct{ uid, kind, reason string }
+// topic is what similar events have in common. part is the container of a pod that they are about.
+type topic struct{ uid, part, kind, reason string }
 
 // key identifies an event.
 type key struct {
@@ -77,7 +77,7 @@ func (d *Dedup) Record(e *corev1.Event) {
 }
 
 func (d *Dedup) count(e *corev1.Event, now time.Time) *corev1.Event {
-	k := key{topic{string(e.InvolvedObject.UID), e.Type, e.Reason}, text.Clip(e.Message, maxText, "...")}
+	k := key{topic{string(e.InvolvedObject.UID), e.InvolvedObject.FieldPath, e.Type, e.Reason}, text.Clip(e.Message, maxText, "...")}
 	message := k.message
 	d.mu.Lock()
 	defer d.mu.Unlock()

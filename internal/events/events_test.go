@@ -47,6 +47,27 @@ func TestDedup_EmitsRepeatedEventsOncePerMinute(t *testing.T) {
 	})
 }
 
+// Containers of a pod have events of their own, whose messages may not name them.
+func TestDedup_KeepsContainersApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got list
+		d := events.New(&got)
+		for range 2 {
+			for _, name := range []string{"a", "b"} {
+				e := backOff("u", "Liveness probe failed")
+				e.InvolvedObject.FieldPath = "spec.containers{" + name + "}"
+				d.Record(e)
+			}
+			time.Sleep(time.Minute)
+		}
+		require.Len(t, got, 4)
+		for i, e := range got {
+			require.Equal(t, "spec.containers{"+string("ab"[i%2])+"}", e.InvolvedObject.FieldPath)
+			require.EqualValues(t, 1+i/2, e.Count)
+		}
+	})
+}
+
 func TestMemoryAndTextAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got list
