@@ -3,7 +3,6 @@ package prom
 import (
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -90,9 +89,8 @@ func (c *counts) Collect(ch chan<- prometheus.Metric) {
 		set(c.running[1], v, state)
 	}
 	if c.desired != nil {
-		for i, v := range n.desired {
-			set(c.desired, v, strconv.FormatBool(i == 1))
-		}
+		set(c.desired, n.desired[0], "") // the kubelet's value
+		set(c.desired, n.desired[1], "true")
 	}
 }
 

@@ -176,7 +176,7 @@ func TestMetrics_NamesAndLabels(t *testing.T) {
 		"kubelet_started_pods_errors_total":       `kubelet_started_pods_errors_total 1`,
 		"kubelet_evictions":                       `kubelet_evictions{eviction_signal="memory.available"} 1`,
 		"kubelet_admission_rejections_total":      `kubelet_admission_rejections_total{reason="OutOfcpu"} 1`,
-		"kubelet_desired_pods":                    "kubelet_desired_pods{static=\"false\"} 0\nkubelet_desired_pods{static=\"true\"} 1",
+		"kubelet_desired_pods":                    "kubelet_desired_pods{static=\"\"} 0\nkubelet_desired_pods{static=\"true\"} 1",
 		"kubelet_running_pods":                    "kubelet_running_pods 0",
 		"kubelet_image_garbage_collected_total":   "kubelet_image_garbage_collected_total{reason=\"age\"} 1\nkubelet_image_garbage_collected_total{reason=\"space\"} 1",
 		"prober_probe_total":                      `prober_probe_total{container="c",namespace="default",pod="web",pod_uid="uid-web",probe_type="Liveness",result="successful"} 1`,
