@@ -18,6 +18,28 @@ func (p *Provider) container(pod *corev1.Pod, c runtime.ContainerUsage) runtime.
 	return c
 }
 
+// oneOfEachName has one container of each name of a pod run. A runtime that reports figures of exited containers, too, seems to have
+// several: they would be the same series, without which no others are scraped either.
+func oneOfEachName(containers []runtime.ContainerUsage) {
+	for i := range containers {
+		c := &containers[i]
+		for j := range containers[:i] {
+			if other := &containers[j]; c.Running && other.Running && c.Name == other.Name {
+				replaced := runsRather(c, other)
+				c.Running, other.Running = replaced, !replaced
+			}
+		}
+	}
+}
+
+// runsRather reports whether a container runs rather than another one: an exited one uses no memory, or is not measured any more.
+func runsRather(c, other *runtime.ContainerUsage) bool {
+	if uses := c.Memory.WorkingSet > 0; uses != (other.Memory.WorkingSet > 0) {
+		return uses
+	}
+	return c.CPU.At.After(other.CPU.At)
+}
+
 // needsRate reports whether the runtime leaves the rate of a container to its callers.
 func needsRate(c *runtime.ContainerUsage) bool {
 	return c.ID != "" && !c.CPU.HasRate && !c.CPU.At.IsZero()

@@ -114,6 +114,44 @@ func TestProvider_ContainerRate(t *testing.T) {
 	})
 }
 
+// A runtime may report figures of exited containers, too. One of each name runs, and is there once.
+func TestProvider_ExitedContainersWithFigures(t *testing.T) {
+	now := time.Now()
+	container := func(pod types.UID, id, name string, memory uint64, age time.Duration) runtime.ContainerUsage {
+		at := now.Add(-age)
+		return runtime.ContainerUsage{
+			PodUID: pod, ID: id, Name: name, Running: true, CPU: runtime.CPUUsage{At: at},
+			Memory: runtime.MemoryUsage{At: at, WorkingSet: memory}, Rootfs: runtime.DiskUsage{At: at, Bytes: 1},
+		}
+	}
+	p, err := New(Config{
+		Proc: testProc(), Cgroups: fstest.MapFS{"cgroup.controllers": {}},
+		Pods: func() []Pod {
+			return []Pod{{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}}}, {Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "b"}}}}
+		},
+		ContainerStats: containerStats{
+			container("a", "1", "c", 0, 0), container("a", "2", "c", 7, time.Second), container("a", "3", "c", 0, 0), container("a", "4", "d", 0, 0),
+			container("b", "5", "c", 5, time.Second), container("b", "6", "c", 6, 0), container("b", "7", "c", 7, time.Minute),
+		},
+	})
+	require.NoError(t, err)
+	u, err := p.Usage(t.Context(), time.Time{})
+	require.NoError(t, err)
+	ids := func(pod int) (ids []string) {
+		for _, c := range u.Pods[pod].Containers {
+			ids = append(ids, c.ID)
+		}
+		return ids
+	}
+	assert.Equal(t, []string{"2", "4"}, ids(0))
+	assert.Equal(t, []string{"6"}, ids(1))
+	assert.Equal(t, uint64(2), u.Pods[0].ExitedContainers.Bytes, "what the others use counts for the pod")
+	s, err := p.CPUAndMemoryStats(t.Context(), "n", nil)
+	require.NoError(t, err)
+	assert.Len(t, s.Pods[0].Containers, 2)
+	assert.Len(t, s.Pods[1].Containers, 1)
+}
+
 // The memory that is available is below a limit: containerd reports 0 without one.
 func TestProvider_AvailableMemory(t *testing.T) {
 	limited := func(name string) corev1.Container {

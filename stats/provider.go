@@ -265,6 +265,9 @@ func (p *Provider) containers(ctx context.Context) (map[types.UID][]runtime.Cont
 		}
 		out[c.PodUID] = append(out[c.PodUID], c)
 	}
+	for _, ofPod := range out {
+		oneOfEachName(ofPod)
+	}
 	return out, nil
 }
 
