@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -23,6 +24,7 @@ func TestProvider_BootTime(t *testing.T) {
 		"reported":     {"cpu  1 2 3\nctxt 9\nbtime 1700000000\nprocesses 5\n", time.Unix(1700000000, 0)},
 		"not reported": {"cpu  1 2 3\n", time.Time{}},
 		"absurd":       {"btime 99999999999999999\n", time.Time{}},
+		"many CPUs":    {strings.Repeat("cpu7 1 2 3 4 5 6 7 8 9 10\n", 10_000) + "intr " + strings.Repeat("0 ", 50_000) + "\nbtime 1700000000\n", time.Unix(1700000000, 0)},
 	} {
 		p, err := stats.New(stats.Config{Proc: files(map[string]string{"stat": tc.stat}), Cgroups: files(nil)})
 		require.NoError(t, err)

@@ -81,13 +81,19 @@ func (p *Provider) nodeGroups() iter.Seq[string] {
 	}
 }
 
+// maxStat limits what is read of /proc/stat, which has a line for each CPU, and in one line a number for each interrupt.
+const maxStat = 4 << 20
+
 // BootTime returns when the machine was booted, or the zero time if that is unknown.
 func (p *Provider) BootTime() time.Time {
 	var boot time.Time
-	_ = p.proc.table("stat", func(key []byte, n uint64) {
-		if string(key) == "btime" && n < 1<<40 {
-			boot = time.Unix(int64(n), 0)
-		}
+	_ = p.procUncached.head("stat", maxStat, func(data []byte) error {
+		parseTable(data, func(key []byte, n uint64) {
+			if string(key) == "btime" && n < 1<<40 {
+				boot = time.Unix(int64(n), 0)
+			}
+		})
+		return nil
 	})
 	return boot
 }

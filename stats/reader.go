@@ -135,17 +135,21 @@ func parseNumber(s string) (uint64, error) {
 // not a number are ignored.
 func (r *reader) table(name string, use func(key []byte, n uint64)) error {
 	return r.read(name, func(data []byte) error {
-		for len(data) > 0 {
-			var line []byte
-			line, data = cutLine(data)
-			key, rest := cutSpace(line)
-			value, _ := cutSpace(rest)
-			if n, ok := digits(value); ok {
-				use(key, n)
-			}
-		}
+		parseTable(data, use)
 		return nil
 	})
+}
+
+func parseTable(data []byte, use func(key []byte, n uint64)) {
+	for len(data) > 0 {
+		var line []byte
+		line, data = cutLine(data)
+		key, rest := cutSpace(line)
+		value, _ := cutSpace(rest)
+		if n, ok := digits(value); ok {
+			use(key, n)
+		}
+	}
 }
 
 func cutLine(data []byte) (line, rest []byte) {
