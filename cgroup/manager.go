@@ -240,7 +240,9 @@ func (m *Manager) bound(t tree, group string, l, before limits, raise bool) (set
 	case had && raise:
 		l, later, inUse = raised(t, group, l, before)
 	case had:
-		l.memory, inUse = memoryLimit(t, group, desired)
+		if l.memory, inUse = memoryLimit(t, group, desired); inUse != nil {
+			l.qos.high = before.qos.high // or all of it would be throttled at once
+		}
 	}
 	set, rejected, err := setPossible(t, group, l)
 	if had && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EBUSY)) {

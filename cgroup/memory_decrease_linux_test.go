@@ -10,8 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent/cgroup"
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // sized is a Guaranteed pod.
@@ -73,6 +75,33 @@ func TestEnsure_KeepsMemoryInUse(t *testing.T) {
 	ensure(next, sized("200m", "16Mi"), "max", "memory limit of 16777216 bytes not set: as much or more is in use; it is tried again")
 	require.NoError(t, os.Remove(filepath.Join(root, dir, "memory.current")))
 	ensure(next, sized("200m", "16Mi"), "16777216", "")
+}
+
+// CR-1: a pod whose limit stays is not throttled below what it uses either: all it does would be slow at once.
+func TestEnsure_ThrottlesNoMemoryInUse(t *testing.T) {
+	const dir = "/kubepods/burstable/podu1"
+	root := madeUpV2(t, dir, "/kubepods/besteffort")
+	write := writer(t, filepath.Join(root, dir))
+	m, err := cgroup.New(cgroup.Config{Root: root, MemoryQoS: podspec.MemoryQoS{ThrottlingFactor: 0.5}})
+	require.NoError(t, err)
+	ensure := func(limit string) error {
+		pod := podOf("u1", nil, nil)
+		pod.Spec.Resources = &corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{"memory": resource.MustParse("16Mi")}, Limits: corev1.ResourceList{"memory": resource.MustParse(limit)},
+		}
+		_, err := m.Ensure(t.Context(), pod)
+		return err
+	}
+	require.NoError(t, ensure("64Mi"))
+	require.Equal(t, "41943040", read(t, root, dir, "memory.high"))
+	write("memory.current", "40000000")
+	for range 2 {
+		require.ErrorContains(t, ensure("32Mi"), "memory limit of 33554432 bytes not set")
+		require.Equal(t, []string{"67108864", "41943040"}, []string{read(t, root, dir, "memory.max"), read(t, root, dir, "memory.high")})
+	}
+	write("memory.current", "1000")
+	require.NoError(t, ensure("32Mi"))
+	require.Equal(t, []string{"33554432", "25165824"}, []string{read(t, root, dir, "memory.max"), read(t, root, dir, "memory.high")})
 }
 
 // allocate starts a process with 30 MB in the cgroup of a directory.
