@@ -141,6 +141,24 @@ func TestIsRoot_MountThatHangs(t *testing.T) {
 	}
 }
 
+// What a pod has mounted in its volume may never answer, and keeps no other file from being removed.
+func TestRemove_MountThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	at := filepath.Join(dir, "pod", "mount")
+	require.NoError(t, os.MkdirAll(at, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "pod", "file"), nil, 0o600))
+	systest.MountHung(t, at)
+	removed := make(chan error, 1)
+	go func() { removed <- Remove(context.WithoutCancel(t.Context()), dir, "pod") }()
+	select {
+	case err := <-removed:
+		require.ErrorIs(t, err, ErrMounted)
+		assert.NoFileExists(t, filepath.Join(dir, "pod", "file"))
+	case <-time.After(time.Minute):
+		t.Fatal("it waits for the mount")
+	}
+}
+
 // Mounts stay with their content and everything else is removed, also in a directory
 // with a blank in its path and through a symbolic link to it.
 func TestRemove_LeavesMounts(t *testing.T) {

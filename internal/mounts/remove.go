@@ -22,9 +22,9 @@ import (
 var ErrMounted = errors.New("contains a foreign mount")
 
 // Remove deletes names in the directory dir recursively. Mounts in them are left, with
-// their parent directories. Missing files are not an error, including dir. Symbolic
-// links below dir are not followed. Remove continues after an error and returns the
-// first few.
+// their parent directories, and where the kernel says what is one, their servers need not
+// answer. Missing files are not an error, including dir. Symbolic links below dir are not
+// followed. Remove continues after an error and returns the first few.
 //
 // A container may have created the files: their depth, the length of paths and the
 // number of entries are unlimited, and the memory and descriptors used by Remove do not
@@ -177,6 +177,10 @@ func (r *remover) unlink(parent int, name string, flags int) error {
 // empty deletes the entries of a directory and reports whether it is empty. unlinked is the
 // error of an attempt to remove it as a file, which it may be.
 func (r *remover) empty(parent int, name string, unlinked error) bool {
+	if is, _, _ := r.isRoot(parent, name); is { // of what is not known, what follows reports errors
+		r.fail(name, ErrMounted) // not opened: its server may not answer
+		return false
+	}
 	fd, err := openDir(parent, name)
 	if errors.Is(err, unix.ENOENT) {
 		return true
