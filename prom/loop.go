@@ -1,6 +1,7 @@
 package prom
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,9 +64,24 @@ func (m *Metrics) PodManager() syncloop.PodManagerHooks {
 	return syncloop.PodManagerHooks{
 		Admitted: func(*corev1.Pod) { l.admitted.WithLabelValues("new").Inc() },
 		Adopted:  func(*corev1.Pod) { l.admitted.WithLabelValues("adopted").Inc() },
-		Rejected: func(_ *corev1.Pod, reason, _ string) { l.rejected.WithLabelValues(reason).Inc() },
+		Rejected: func(_ *corev1.Pod, reason, _ string) { l.rejected.WithLabelValues(rejection(reason)).Inc() },
 		Preempted: func(_, _ *corev1.Pod, resource corev1.ResourceName) {
 			l.preemptions.WithLabelValues(string(resource)).Inc()
 		},
+	}
+}
+
+// rejection returns the label of a reason. As with a kubelet, resources other than the node's own have one for all: a pod can
+// request any name, and each would be a series.
+func rejection(reason string) string {
+	lacked, ok := strings.CutPrefix(reason, "OutOf")
+	switch corev1.ResourceName(lacked) {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods:
+		return reason
+	default:
+		if ok {
+			return "OutOfExtendedResources"
+		}
+		return reason
 	}
 }

@@ -116,3 +116,17 @@ func TestRuntimeCall_Words(t *testing.T) {
 		assert.Contains(t, strings.Join(series(t, reg, "kubelet_runtime_operations_total"), "\n"), `"`+op+`"`)
 	}
 }
+
+// A pod can request a resource of any name: the reasons of rejections for those are one series.
+func TestMetrics_RejectionsAreFewSeries(t *testing.T) {
+	m, reg := newMetrics(t)
+	for _, reason := range []string{"OutOfcpu", "OutOfexample.com/a", "OutOfexample.com/b", "OutOfhugepages-2Mi", "OutOfpods", "NodeAffinity"} {
+		m.PodManager().Rejected(newPod("web"), reason, "message")
+	}
+	assert.Equal(t, []string{
+		`kubelet_admission_rejections_total{reason="NodeAffinity"} 1`,
+		`kubelet_admission_rejections_total{reason="OutOfExtendedResources"} 3`,
+		`kubelet_admission_rejections_total{reason="OutOfcpu"} 1`,
+		`kubelet_admission_rejections_total{reason="OutOfpods"} 1`,
+	}, series(t, reg, "kubelet_admission_rejections_total"))
+}
