@@ -1,6 +1,8 @@
 package translate
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -35,11 +37,15 @@ func (tr *Translator) Sandbox(attempt uint32) (*v1.PodSandboxConfig, error) {
 	return cfg, nil
 }
 
-// portMappings are the ports of everything that runs beside each other.
+// portMappings are the ports of everything that runs beside each other. Of a host port that a sidecar has in common
+// with another container, the last one counts, so that those of regular containers are as with a kubelet.
 func portMappings(pod *corev1.Pod) []*v1.PortMapping {
 	var out []*v1.PortMapping
 	add := func(ct *corev1.Container) {
 		for _, p := range ct.Ports {
+			out = slices.DeleteFunc(out, func(m *v1.PortMapping) bool {
+				return p.HostPort > 0 && m.GetHostPort() == p.HostPort && m.GetHostIp() == p.HostIP && m.GetProtocol() == protocolOf(p.Protocol)
+			})
 			out = append(out, &v1.PortMapping{
 				Protocol: protocolOf(p.Protocol), ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP,
 			})
