@@ -16,11 +16,10 @@ func (v *validator) containerLists(path *field.Path) {
 	for i := range spec.InitContainers {
 		c, at := &spec.InitContainers[i], path.Child("initContainers").Index(i)
 		v.container(at, c, names)
+		v.ports(at.Child("ports"), c.Ports, make(map[string]bool)) // as in an API server, also of a sidecar
 		if IsSidecar(c) {
-			v.ports(at.Child("ports"), c.Ports, hostPorts)
 			v.sidecarOrRegular(at, c)
 		} else {
-			v.ports(at.Child("ports"), c.Ports, make(map[string]bool))
 			v.runsToItsEnd(at, c)
 		}
 	}
@@ -31,6 +30,7 @@ func (v *validator) containerLists(path *field.Path) {
 		c, at := &spec.Containers[i], path.Child("containers").Index(i)
 		v.container(at, c, names)
 		v.ports(at.Child("ports"), c.Ports, hostPorts)
+		v.hostNetworkPorts(at.Child("ports"), c.Ports)
 		v.sidecarOrRegular(at, c)
 	}
 	v.ephemeralList(path.Child("ephemeralContainers"), names)
@@ -140,8 +140,8 @@ func (v *validator) ephemeralList(path *field.Path, names map[string]bool) {
 
 const maxPort = 65535
 
-// ports checks the ports of one container. hostPorts are those of the containers that run
-// at the same time.
+// ports checks the ports of one container. hostPorts are those of the containers before it whose
+// host ports must differ.
 func (v *validator) ports(path *field.Path, ports []corev1.ContainerPort, hostPorts map[string]bool) {
 	names := make(map[string]bool)
 	for i := range ports {
@@ -159,10 +159,17 @@ func (v *validator) ports(path *field.Path, ports []corev1.ContainerPort, hostPo
 			continue
 		}
 		v.portNumber(at.Child("hostPort"), p.HostPort)
-		if v.pod.Spec.HostNetwork && p.HostPort != p.ContainerPort {
-			v.invalid(at.Child("hostPort"), p.HostPort, "must be the containerPort on the host network")
-		}
 		v.unique(at.Child("hostPort"), hostPortKey(p), hostPorts)
+	}
+}
+
+// hostNetworkPorts checks that the ports of a regular container are those of the host if the pod has
+// its network.
+func (v *validator) hostNetworkPorts(path *field.Path, ports []corev1.ContainerPort) {
+	for i := range ports {
+		if p := &ports[i]; v.pod.Spec.HostNetwork && p.HostPort != 0 && p.HostPort != p.ContainerPort {
+			v.invalid(path.Index(i).Child("hostPort"), p.HostPort, "must be the containerPort on the host network")
+		}
 	}
 }
 

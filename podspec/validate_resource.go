@@ -144,9 +144,11 @@ func (v *validator) podResources(path *field.Path) {
 	v.containerLimits(at.Child("limits"), r.Limits)
 }
 
-// containerLimits checks that no container has a higher limit than the pod.
+// containerLimits checks that no regular container has a higher limit than the pod. As with an API
+// server, an init container may: the limit of the pod holds for it as well.
 func (v *validator) containerLimits(path *field.Path, limits corev1.ResourceList) {
-	for c := range Containers(v.pod) {
+	for i := range v.pod.Spec.Containers {
+		c := &v.pod.Spec.Containers[i]
 		for _, name := range sortedNames(limits) {
 			if own, all := c.Resources.Limits[name], limits[name]; own.Cmp(all) > 0 {
 				v.invalid(path.Key(string(name)), all.String(), "must not be less than the limit of container "+c.Name)

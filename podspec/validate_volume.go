@@ -105,8 +105,11 @@ func (v *validator) projection(path *field.Path, p *corev1.VolumeProjection, nam
 	if p.DownwardAPI != nil {
 		v.downward(path.Child("downwardAPI", "items"), p.DownwardAPI.Items, names)
 	}
-	if p.ServiceAccountToken != nil {
-		v.filePath(path.Child("serviceAccountToken", "path"), p.ServiceAccountToken.Path, names)
+	if p.ServiceAccountToken != nil { // the last one wins, as with an API server
+		v.filePath(path.Child("serviceAccountToken", "path"), p.ServiceAccountToken.Path, nil)
+	}
+	if p.ClusterTrustBundle != nil {
+		v.filePath(path.Child("clusterTrustBundle", "path"), p.ClusterTrustBundle.Path, names)
 	}
 	if c := p.PodCertificate; c != nil {
 		for _, file := range [][2]string{{"credentialBundlePath", c.CredentialBundlePath}, {"keyPath", c.KeyPath}, {"certificateChainPath", c.CertificateChainPath}} {
