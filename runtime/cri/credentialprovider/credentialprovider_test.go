@@ -125,7 +125,27 @@ func TestPlugins_AreCalledForTheirImages(t *testing.T) {
 			require.Empty(t, logins, image)
 		}
 	}
-	require.Equal(t, []string{"CredentialProviderRequest credentialprovider.kubelet.k8s.io/v1 eu.registry.example:5000/team/app:1 --verbose"}, calls())
+	require.Equal(t, []string{"CredentialProviderRequest credentialprovider.kubelet.k8s.io/v1 eu.registry.example:5000/team/app --verbose"}, calls())
+}
+
+// A plugin finds the registry at the beginning of the name, and a tag is no other image to it.
+func TestPlugins_GetTheFullNameOfTheRepository(t *testing.T) {
+	const request = "CredentialProviderRequest credentialprovider.kubelet.k8s.io/v1 "
+	for _, mode := range []string{"Image", "Registry"} {
+		p, calls := load(t, mode, "docker.io")
+		for _, image := range []string{"nginx", "nginx:1", "library/nginx:2", "docker.io/library/nginx@sha256:" + strings.Repeat("0", 64)} {
+			logins, err := p.Credentials(t.Context(), image)
+			require.NoError(t, err)
+			require.Equal(t, map[string]cri.RegistryLogin{"docker.io": {Username: "u", Password: "hunter2"}}, logins, image)
+		}
+		require.Equal(t, []string{request + "docker.io/library/nginx --verbose"}, calls())
+	}
+	p, calls := load(t, "Registry", "docker.io")
+	for _, image := range []string{"nginx", "team/app"} {
+		_, err := p.Credentials(t.Context(), image)
+		require.NoError(t, err)
+	}
+	require.Len(t, calls(), 1, "it is one registry")
 }
 
 // How long and for what an answer counts is said by the answer.

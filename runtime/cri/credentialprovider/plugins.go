@@ -80,8 +80,10 @@ func (p *Plugins) Credentials(ctx context.Context, image string) (map[string]cri
 }
 
 // PodCredentials implements cri.PodCredentialProvider: plugins that want it get a token of
-// the pod's service account.
+// the pod's service account. As from a kubelet, they get the full name of the repository, without
+// tag and digest: docker.io/library/nginx.
 func (p *Plugins) PodCredentials(ctx context.Context, pod *corev1.Pod, image string) (map[string]cri.RegistryLogin, error) {
+	image = images.RepositoryOf(image)
 	all := map[string]cri.RegistryLogin{}
 	var errs []error
 	for _, plugin := range p.plugins {

@@ -73,6 +73,15 @@ func ParseReference(name string) (Reference, error) {
 // Repository is the full name without tag and digest.
 func (r Reference) Repository() string { return r.Registry + "/" + r.Path }
 
+// RepositoryOf is the Repository of an image reference. One that is malformed is returned as it is.
+func RepositoryOf(name string) string {
+	r, err := ParseReference(name)
+	if err != nil {
+		return name
+	}
+	return r.Repository()
+}
+
 // withTag returns the reference as it is given to the runtime: as it was
 // written, with the tag that is meant where there is none.
 func withTag(name string, r Reference) string {
