@@ -50,7 +50,7 @@ func (t *applyRun) containerConfig(ctx context.Context, spec *corev1.Container, 
 	if in.Mounts, err = tr.Mounts(ctx, spec, in.Env, imageIDs); err != nil {
 		return nil, err
 	}
-	in.Mounts = append(in.Mounts, translate.InjectedMounts(in.Injection)...)
+	in.Mounts = append(in.Mounts, tr.InjectedMounts(in.Injection)...)
 	if err := t.ownMounts(&in); err != nil {
 		return nil, err
 	}

@@ -22,11 +22,15 @@ func InjectEnvironment(env []EnvVar, i runtime.Injection) []EnvVar {
 }
 
 // InjectedMounts are the mounts of an injection. They are private: what is mounted below
-// them later is not seen in the container.
-func InjectedMounts(i runtime.Injection) []*v1.Mount {
+// them later is not seen in the container. In a user namespace their files have the ids of the
+// container, as those of volumes.
+func (tr *Translator) InjectedMounts(i runtime.Injection) []*v1.Mount {
 	out := make([]*v1.Mount, 0, len(i.Mounts))
 	for _, m := range i.Mounts {
-		out = append(out, &v1.Mount{ContainerPath: m.ContainerPath, HostPath: m.HostPath, Readonly: m.ReadOnly})
+		out = append(out, &v1.Mount{
+			ContainerPath: m.ContainerPath, HostPath: m.HostPath, Readonly: m.ReadOnly,
+			UidMappings: tr.MountIDs(tr.Options.UIDMappings), GidMappings: tr.MountIDs(tr.Options.GIDMappings),
+		})
 	}
 	return out
 }

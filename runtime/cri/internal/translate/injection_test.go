@@ -27,7 +27,7 @@ func TestTranslator_Injection(t *testing.T) {
 	require.NoError(t, err)
 	env = InjectEnvironment(env, injection)
 	require.Equal(t, []EnvVar{{"B", "spec"}, {"A", "injected"}, {"GPU", "0"}}, env, "the spec wins")
-	require.Equal(t, []*v1.Mount{{HostPath: "/opt/gpu", ContainerPath: "/usr/lib/gpu", Readonly: true}}, InjectedMounts(injection))
+	require.Equal(t, []*v1.Mount{{HostPath: "/opt/gpu", ContainerPath: "/usr/lib/gpu", Readonly: true}}, tr.InjectedMounts(injection))
 
 	cfg, err := tr.Container(ContainerInput{Spec: spec, Image: &v1.Image{Id: "sha256:1"}, Env: env, Injection: injection})
 	require.NoError(t, err)
@@ -52,4 +52,16 @@ func TestTranslator_Injection(t *testing.T) {
 		require.ErrorIs(t, err, runtime.ErrInvalid)
 		require.ErrorContains(t, err, "injected resource "+file+"=7")
 	}
+}
+
+// Root of a user namespace owns what root of the node owns, as in a volume.
+func TestTranslator_InjectedMountsInAUserNamespace(t *testing.T) {
+	tr := bare(func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostUsers = new(false) })
+	tr.Options.UIDMappings = []runtime.IDMapping{{Host: 65536, Length: 65536}}
+	tr.Options.GIDMappings = []runtime.IDMapping{{Host: 131072, Length: 65536}}
+	injection := runtime.Injection{Mounts: []runtime.InjectedMount{{HostPath: "/opt/gpu", ContainerPath: "/usr/lib/gpu"}}}
+	require.Equal(t, []*v1.Mount{{
+		HostPath: "/opt/gpu", ContainerPath: "/usr/lib/gpu",
+		UidMappings: []*v1.IDMapping{{HostId: 65536, Length: 65536}}, GidMappings: []*v1.IDMapping{{HostId: 131072, Length: 65536}},
+	}}, tr.InjectedMounts(injection))
 }
