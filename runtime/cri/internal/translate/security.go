@@ -166,7 +166,7 @@ func (tr *Translator) containerSecurity(spec *corev1.Container, image *v1.Image,
 	if err != nil {
 		return nil, err
 	}
-	if targetID != "" {
+	if targetID != "" && namespaces.Pid == v1.NamespaceMode_CONTAINER { // else it sees the target's processes anyway
 		namespaces.Pid, namespaces.TargetId = v1.NamespaceMode_TARGET, targetID
 	}
 	policy, err := tr.groupsPolicy()
@@ -187,6 +187,9 @@ func (tr *Translator) containerSecurity(spec *corev1.Container, image *v1.Image,
 	}
 	if out.RunAsUser == nil {
 		out.RunAsUser, out.RunAsUsername = image.GetUid(), image.GetUsername()
+	}
+	if out.RunAsUser != nil {
+		out.RunAsUsername = "" // to a runtime the name comes before the id, which is what was checked
 	}
 	if out.RunAsGroup != nil && out.RunAsUser == nil && out.RunAsUsername == "" {
 		// No user means root; runtimes reject a group without a user.

@@ -235,3 +235,40 @@ func TestTranslator_GroupsOfVolumes(t *testing.T) {
 	assert.Equal(t, []int64{1, 2, 3, 8, 7}, sandbox.GetSupplementalGroups())
 	assert.Equal(t, []int64{2, 3}, tr.Pod.Spec.SecurityContext.SupplementalGroups, "the pod is not changed")
 }
+
+// The user of an image is given by its id where there is one: a name could be that of another user.
+func TestTranslator_UserOfTheImage(t *testing.T) {
+	uid := func(id int64) *v1.Int64Value { return &v1.Int64Value{Value: id} }
+	for name, tc := range map[string]struct {
+		image *v1.Image
+		uid   *v1.Int64Value
+		name  string
+	}{
+		"none":   {&v1.Image{}, nil, ""},
+		"an id":  {&v1.Image{Uid: uid(7)}, uid(7), ""},
+		"a name": {&v1.Image{Username: "app"}, nil, "app"},
+		"both":   {&v1.Image{Uid: uid(7), Username: "root"}, uid(7), ""},
+	} {
+		cfg, err := bare(nil).main(tc.image)
+		require.NoError(t, err)
+		sc := cfg.GetLinux().GetSecurityContext()
+		assert.Equal(t, tc.uid, sc.GetRunAsUser(), name)
+		assert.Equal(t, tc.name, sc.GetRunAsUsername(), name)
+	}
+}
+
+// An ephemeral container joins the processes of its target unless it sees them anyway.
+func TestTranslator_TargetOfAnEphemeralContainer(t *testing.T) {
+	for mode, change := range map[v1.NamespaceMode]func(*corev1.Pod, *corev1.Container){
+		v1.NamespaceMode_TARGET: nil,
+		v1.NamespaceMode_POD:    func(p *corev1.Pod, _ *corev1.Container) { p.Spec.ShareProcessNamespace = new(true) },
+		v1.NamespaceMode_NODE:   func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostPID = true },
+	} {
+		tr := bare(change)
+		cfg, err := tr.Container(ContainerInput{Spec: &tr.Pod.Spec.Containers[0], TargetID: "target"})
+		require.NoError(t, err)
+		namespaces := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
+		assert.Equal(t, mode, namespaces.GetPid())
+		assert.Equal(t, mode == v1.NamespaceMode_TARGET, namespaces.GetTargetId() == "target", mode)
+	}
+}
