@@ -145,11 +145,6 @@ func (v *validator) unsupportedContainer(path *field.Path, c *corev1.Container) 
 		}
 	}
 	v.unsupportedHandlers(path, c)
-	for i := range c.Env {
-		if from := c.Env[i].ValueFrom; from != nil && from.FileKeyRef != nil {
-			v.forbidden(path.Child("env").Index(i).Child("valueFrom", "fileKeyRef"), "variables from files are not read here")
-		}
-	}
 }
 
 // unsupportedHandlers checks the protocols of probes and hooks.

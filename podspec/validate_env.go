@@ -66,6 +66,25 @@ func (v *validator) envSource(path *field.Path, s *corev1.EnvVarSource) {
 	if r := s.SecretKeyRef; r != nil {
 		v.keyRef(path.Child("secretKeyRef"), r.Name, r.Key)
 	}
+	if r := s.FileKeyRef; r != nil {
+		v.fileKeyRef(path.Child("fileKeyRef"), r)
+	}
+}
+
+// fileKeyRef checks a variable in a file of an emptyDir volume.
+func (v *validator) fileKeyRef(path *field.Path, r *corev1.FileKeySelector) {
+	v.need(path.Child("key"), r.Key, validation.IsRelaxedEnvVarName)
+	v.need(path.Child("path"), r.Path, isInside)
+	at := path.Child("volumeName")
+	v.need(at, r.VolumeName, nil)
+	volume := v.volumes[r.VolumeName]
+	switch {
+	case r.VolumeName == "":
+	case volume == nil:
+		v.errs = append(v.errs, field.NotFound(at, r.VolumeName))
+	case volume.EmptyDir == nil:
+		v.invalid(at, r.VolumeName, "must be an emptyDir volume")
+	}
 }
 
 func (v *validator) keyRef(path *field.Path, name, key string) {

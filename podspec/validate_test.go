@@ -110,6 +110,7 @@ func TestValidate(t *testing.T) {
 		"env fields":             {with("env: [{name: A, valueFrom: {fieldRef: {fieldPath: spec.containers}}}, {name: B, valueFrom: {fieldRef: {fieldPath: metadata.labels}}}, {name: C, valueFrom: {fieldRef: {fieldPath: \"metadata.labels['x']\"}}}]"), []string{c0 + "env[0].valueFrom.fieldRef.fieldPath", c0 + "env[1].valueFrom.fieldRef.fieldPath"}},
 		"env resources":          {with("env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.love}}}, {name: B, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 3}}}, {name: C, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 1m}}}]"), []string{c0 + "env[0].valueFrom.resourceFieldRef.resource", c0 + "env[1].valueFrom.resourceFieldRef.divisor"}},
 		"env references":         {with("env: [{name: A, valueFrom: {configMapKeyRef: {name: c}}}], envFrom: [{}, {prefix: '=', secretRef: {name: ''}}]"), []string{c0 + "env[0].valueFrom.configMapKeyRef.key", c0 + "envFrom[0]", c0 + "envFrom[1].prefix", c0 + "envFrom[1].secretRef.name"}},
+		"env files":              {with("env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: a/b, key: K, optional: true}}}, {name: B, valueFrom: {fileKeyRef: {}}}, {name: C, valueFrom: {fileKeyRef: {volumeName: nope, path: a/../../b, key: K=}}}, {name: D, valueFrom: {fileKeyRef: {volumeName: h, path: /b, key: K}}}]") + "  volumes: [{name: v}, {name: h, hostPath: {path: /}}]\n", []string{c0 + "env[1].valueFrom.fileKeyRef.key", c0 + "env[1].valueFrom.fileKeyRef.path", c0 + "env[1].valueFrom.fileKeyRef.volumeName", c0 + "env[2].valueFrom.fileKeyRef.key", c0 + "env[2].valueFrom.fileKeyRef.path", c0 + "env[2].valueFrom.fileKeyRef.volumeName", c0 + "env[3].valueFrom.fileKeyRef.path", c0 + "env[3].valueFrom.fileKeyRef.volumeName"}},
 		"an undeclared volume":   {with("volumeMounts: [{name: nope, mountPath: /a}]"), []string{c0 + "volumeMounts[0].name"}},
 		"mounts at one path":     {with("volumeMounts: [{name: v, mountPath: /a}, {name: v, mountPath: /a}, {name: v}]") + "  volumes: [{name: v}]\n", []string{c0 + "volumeMounts[1].mountPath", c0 + "volumeMounts[2].mountPath"}},
 		"an absolute subPath":    {mount("subPath: /etc"), []string{c0 + "volumeMounts[0].subPath"}},
@@ -262,7 +263,8 @@ func TestUnsupported(t *testing.T) {
 		"huge pages":      {one + "  volumes: [{name: a, emptyDir: {medium: HugePages-2Mi}}]\n", []string{"spec.volumes[0].emptyDir.medium"}},
 		"resource claims": {with("resources: {claims: [{name: r}]}") + "  resourceClaims: [{name: r}]\n  schedulingGates: [{name: g}]\n", []string{"spec.schedulingGates", "spec.resourceClaims", "spec.containers[0].resources.claims"}},
 		"windows":         {with("securityContext: {windowsOptions: {}}") + "  os: {name: windows}\n  securityContext: {windowsOptions: {}}\n", []string{"spec.os.name", "spec.securityContext.windowsOptions", "spec.containers[0].securityContext.windowsOptions"}},
-		"block devices":   {with("volumeDevices: [{name: d, devicePath: /dev/x}], env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k}}}]"), []string{"spec.containers[0].volumeDevices", "spec.containers[0].env[0].valueFrom.fileKeyRef"}},
+		"block devices":   {with("volumeDevices: [{name: d, devicePath: /dev/x}]"), []string{"spec.containers[0].volumeDevices"}},
+		"env files":       {with("env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k}}}]"), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string

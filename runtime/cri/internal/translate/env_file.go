@@ -14,12 +14,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// Bounds of files that hold variables.
-const (
-	envFileLimit  = 64 << 10
-	envKeyLimit   = 128
-	envValueLimit = 32 << 10
-)
+// envFileLimit bounds files that hold variables.
+const envFileLimit = 64 << 10
 
 // fileKey returns what a file in one of the pod's volumes gives a variable,
 // such as an init container may have written it.
@@ -40,11 +36,10 @@ func (tr *Translator) fileKey(r *corev1.FileKeySelector) (string, bool, error) {
 	if err != nil {
 		return "", false, fmt.Errorf("%s: %w", where, err)
 	}
-	all, err := parseEnvFile(string(text))
+	value, ok, err := envFileValue(string(text), r.Key)
 	if err != nil {
 		return "", false, fmt.Errorf("%s: %w", where, err)
 	}
-	value, ok := all[r.Key]
 	if !ok && !optional {
 		return "", false, fmt.Errorf("%s: there is no such key: %w", where, runtime.ErrNotFound)
 	}
@@ -77,45 +72,78 @@ func readInside(dir, path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, envFileLimit))
 }
 
-// parseEnvFile reads lines of the form NAME='value'. A value stands in single
-// quotes and is taken as it is, newlines and all; blanks around the equals sign
-// and at the beginning of a line do not count, nor do empty lines and those
-// that begin with '#'. Of one name the last value counts. Errors tell lines,
-// never values.
-func parseEnvFile(text string) (map[string]string, error) {
-	out := make(map[string]string)
-	line := 1
-	bad := func(why string) error { return fmt.Errorf("line %d: %s: %w", line, why, runtime.ErrInvalid) }
-	for text != "" {
-		trimmed := strings.TrimLeft(text, " \t\r\n")
-		line += strings.Count(text[:len(text)-len(trimmed)], "\n")
-		if text = trimmed; text == "" {
-			break
+// envFileValue returns the value of a variable in lines of the form NAME='value', and whether there is
+// one, by the rules of the kubelet. A value stands in single quotes and is taken as it is, newlines and
+// all; a comment may follow it. Blanks at the beginning of a line do not count, nor do empty lines and
+// those that begin with '#'. As in a shell, a blank after the equals sign is an empty value, and before
+// it an error. Of one name the first value counts, and what follows that is not looked at. Errors tell
+// lines, never values.
+func envFileValue(text, key string) (value string, ok bool, err error) {
+	r := envReader{rest: text}
+	for {
+		line, more := r.line()
+		if !more {
+			return "", false, nil
 		}
-		if text[0] == '#' {
-			_, text, _ = strings.Cut(text, "\n")
-			line++
+		line = strings.TrimLeft(line, blanks)
+		if line == "" || line[0] == '#' {
 			continue
 		}
-		name, rest, ok := strings.Cut(text, "=")
-		name = strings.TrimRight(name, " \t")
-		if !ok || strings.Contains(name, "\n") || !isEnvName(name) || len(name) > envKeyLimit {
-			return nil, bad("not of the form NAME='value'")
+		name, rest, assigns := strings.Cut(line, "=")
+		if !assigns || name == "" || strings.TrimRight(name, blanks) != name {
+			return "", false, r.bad("not of the form NAME='value'")
 		}
-		value, rest, ok := strings.Cut(strings.TrimPrefix(strings.TrimLeft(rest, " \t"), "'"), "'")
-		if quoted := strings.TrimLeft(text[strings.IndexByte(text, '=')+1:], " \t"); !ok || !strings.HasPrefix(quoted, "'") {
-			return nil, bad("the value is not in single quotes")
+		if value, err = r.value(rest); err != nil || name == key {
+			return value, err == nil, err
 		}
-		if len(value) > envValueLimit {
-			return nil, bad("the value is too long")
-		}
-		after, rest, _ := strings.Cut(rest, "\n")
-		if strings.TrimSpace(after) != "" {
-			return nil, bad("something follows the value")
-		}
-		out[name] = value
-		line += strings.Count(value, "\n") + 1
-		text = rest
 	}
-	return out, nil
+}
+
+const blanks = " \t"
+
+// envReader reads a file of variables line by line.
+type envReader struct {
+	rest   string
+	number int // of the last line
+}
+
+func (r *envReader) bad(why string) error {
+	return fmt.Errorf("line %d: %s: %w", r.number, why, runtime.ErrInvalid)
+}
+
+// line returns the next line, which may end as on Windows, or false at the end.
+func (r *envReader) line() (line string, ok bool) {
+	if r.rest == "" {
+		return "", false
+	}
+	r.number++
+	line, r.rest, _ = strings.Cut(r.rest, "\n")
+	return strings.TrimSuffix(line, "\r"), true
+}
+
+// value returns the value that begins after an equals sign.
+func (r *envReader) value(rest string) (string, error) {
+	if rest != strings.TrimLeft(rest, blanks) {
+		return "", nil
+	}
+	rest, quoted := strings.CutPrefix(rest, "'")
+	if !quoted {
+		return "", r.bad("the value is not in single quotes")
+	}
+	begin := *r
+	var value strings.Builder
+	for {
+		part, after, closed := strings.Cut(rest, "'")
+		value.WriteString(part)
+		if closed {
+			if after = strings.TrimLeft(after, blanks); after != "" && after[0] != '#' {
+				return "", r.bad("something follows the value")
+			}
+			return value.String(), nil
+		}
+		value.WriteByte('\n')
+		if rest, closed = r.line(); !closed {
+			return "", begin.bad("the value has no end")
+		}
+	}
 }

@@ -13,23 +13,33 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-func TestParseEnvFile(t *testing.T) {
-	got, err := parseEnvFile("# a comment\n\n  A='1'\nB = 'two words # no comment'\nC=''\nD='two\nlines'\nA='last'\r\nE='$(A) \\n'")
-	require.NoError(t, err)
-	assert.Equal(t, map[string]string{"A": "last", "B": "two words # no comment", "C": "", "D": "two\nlines", "E": `$(A) \n`}, got)
-	bounds := strings.Repeat("k", envKeyLimit) + "='" + strings.Repeat("v", envValueLimit) + "'"
-	got, err = parseEnvFile(bounds)
-	require.NoError(t, err)
-	assert.Len(t, got[strings.Repeat("k", envKeyLimit)], envValueLimit)
-	for text, line := range map[string]string{
-		"A=1": "line 1", "A='1'\nB": "line 2", "A='x\ny'\n\nB=\"2\"": "line 4", "A='open": "line 1", "A='1' B='2'": "line 1", "='x'": "line 1",
-		"B\nA='1'": "line 1", "A\n='1'": "line 1", "# c\n# d\nB": "line 3", "A=x'1'": "line 1", "A b": "line 1",
-		strings.Repeat("k", 129) + "='1'": "line 1", "A='" + strings.Repeat("v", envValueLimit+1) + "'": "line 1",
+func TestEnvFileValue(t *testing.T) {
+	const text = "# a comment\n\n  A='1'\nB='two words # no comment'   # a comment\nC=''\nD='two\r\nlines'#c\r\nA='last'\nE='$(A) \\n'\nF= 'x'\n\tG='#'\nexport H='1'\nI='end'"
+	for key, want := range map[string]string{
+		"A": "1", "B": "two words # no comment", "C": "", "D": "two\nlines", "E": `$(A) \n`, "F": "", "G": "#", "export H": "1", "I": "end",
 	} {
-		_, err := parseEnvFile(text)
-		require.ErrorIs(t, err, runtime.ErrInvalid, text)
-		assert.ErrorContains(t, err, line)
+		got, ok, err := envFileValue(text, key)
+		require.NoError(t, err, key)
+		assert.True(t, ok, key)
+		assert.Equal(t, want, got, key)
 	}
+	for _, key := range []string{"H", "lines'#c", "# a comment", ""} {
+		_, ok, err := envFileValue(text, key)
+		require.NoError(t, err, key)
+		assert.False(t, ok, key)
+	}
+	for text, line := range map[string]string{
+		"A=1": "line 1", "A='1'\nB": "line 2", "A='x\ny'\n\nB=\"2\"": "line 4", "A='1'\nB='open\n\n": "line 2", "A='1' B='2'": "line 1", "='x'": "line 1",
+		"B\nZ='1'": "line 1", "A\n='1'": "line 1", "# c\n# d\nB": "line 3", "A=x'1'": "line 1", "A b": "line 1", "A ='1'": "line 1", "A=": "line 1", "A='x\ny' z": "line 2",
+	} {
+		_, ok, err := envFileValue(text, "Z")
+		require.ErrorIs(t, err, runtime.ErrInvalid, text)
+		assert.ErrorContains(t, err, line+": ")
+		assert.False(t, ok)
+	}
+	got, ok, err := envFileValue("A='1'\nB", "A")
+	require.NoError(t, err, "it is found before the error")
+	assert.Equal(t, []any{"1", true}, []any{got, ok})
 }
 
 func TestFileKey(t *testing.T) {
@@ -37,7 +47,7 @@ func TestFileKey(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "env"), []byte("KEY='hush'\n"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "torn"), []byte("KEY='hush"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "big"), make([]byte, envFileLimit+1), 0o600))
-	full := "KEY='" + strings.Repeat("v", envValueLimit) + "'\n"
+	full := "KEY='" + strings.Repeat("v", envFileLimit-100) + "'\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "full"), []byte(full+strings.Repeat("\n", envFileLimit-len(full))), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "more"), []byte(full+strings.Repeat("\n", envFileLimit-len(full)+1)), 0o600))
 	require.NoError(t, os.Symlink("/etc/hostname", filepath.Join(dir, "out")))
@@ -52,7 +62,7 @@ func TestFileKey(t *testing.T) {
 	assert.Equal(t, "hush", value)
 	value, _, err = ask("v", "full", "KEY", false)
 	require.NoError(t, err)
-	assert.Len(t, value, envValueLimit)
+	assert.Len(t, value, envFileLimit-100)
 	_, _, err = ask("v", "more", "KEY", false)
 	require.ErrorIs(t, err, runtime.ErrInvalid)
 	for _, c := range [][2]string{{"none", "KEY"}, {"env", "NONE"}} {
@@ -80,19 +90,18 @@ func TestFileKey(t *testing.T) {
 	assert.NotContains(t, err.Error(), dir)
 }
 
-func FuzzParseEnvFile(f *testing.F) {
-	f.Add("A='1'\n# c\nB = 'x\ny'")
-	f.Fuzz(func(t *testing.T, text string) {
-		all, err := parseEnvFile(text)
-		if err != nil {
+func FuzzEnvFileValue(f *testing.F) {
+	f.Add("A='1'\n# c\nB='x\ny' # d", "B")
+	f.Fuzz(func(t *testing.T, text, key string) {
+		value, ok, err := envFileValue(text, key)
+		if err != nil || !ok {
+			require.Empty(t, value)
 			return
 		}
-		var b strings.Builder
-		for name, value := range all {
-			b.WriteString(name + "='" + value + "'\n")
-		}
-		second, err := parseEnvFile(b.String())
+		require.NotContains(t, value, "'")
+		again, ok, err := envFileValue(key+"='"+value+"'\n", key)
 		require.NoError(t, err)
-		require.Equal(t, all, second)
+		require.True(t, ok)
+		require.Equal(t, strings.ReplaceAll(value, "\r\n", "\n"), again)
 	})
 }
