@@ -135,7 +135,7 @@ func (m *Manager) contentDir(r *request, rel string, secret bool) error {
 		if is, err := r.dir.isMountPoint(rel); is || err != nil {
 			return err
 		}
-		err := m.mount.tmpfs(filepath.Join(r.dir.path, rel), tmpfsOptions{mode: 0o755})
+		err := m.mount.tmpfs(filepath.Join(r.dir.path, rel), tmpfsOptions{mode: 0o755, plain: true})
 		if !errors.Is(err, ErrPrivilege) {
 			return err
 		}

@@ -25,6 +25,9 @@ type tmpfsOptions struct {
 	bytes int64 // 0: half of the memory, the default of the kernel
 	mode  uint32
 	gid   *int64
+	// plain is for a volume in which only this package makes files: there are neither devices nor
+	// programs that change their user. Containers may make both in theirs.
+	plain bool
 }
 
 func (o tmpfsOptions) options(more string) string {

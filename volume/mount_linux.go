@@ -17,7 +17,10 @@ func (osMounter) canMount() bool { return true }
 // tmpfs uses noswap where the kernel supports it (6.4 and later), so that secrets are
 // not written to disk.
 func (osMounter) tmpfs(path string, o tmpfsOptions) error {
-	const flags = unix.MS_NOSUID | unix.MS_NODEV
+	var flags uintptr
+	if o.plain {
+		flags = unix.MS_NOSUID | unix.MS_NODEV
+	}
 	err := unix.Mount("tmpfs", path, "tmpfs", flags, o.options(",noswap"))
 	if errors.Is(err, unix.EINVAL) {
 		err = unix.Mount("tmpfs", path, "tmpfs", flags, o.options(""))

@@ -75,6 +75,9 @@ func TestMount_Memory(t *testing.T) {
 		if size > 0 {
 			assert.Equal(t, size, st.Blocks*uint64(st.Bsize), name)
 		}
+		const flags = unix.ST_NOSUID | unix.ST_NODEV
+		isPlain := st.Flags&flags == flags
+		assert.Equal(t, size == 0, isPlain, "%s: programs and devices of containers work, as with a kubelet", name)
 	}
 	var st unix.Stat_t
 	require.NoError(t, unix.Stat(v["small"].HostPath, &st))
