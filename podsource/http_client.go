@@ -128,10 +128,10 @@ func (s *server) get(ctx context.Context, client *http.Client, a *pollState) (*p
 		return nil, fmt.Errorf("%w: fetch manifests: %w; check server and URL; %s", ErrUnavailable, withoutURL(err), a.effect())
 	}
 	defer resp.Body.Close() //nolint:errcheck // everything needed has been read
-	switch resp.StatusCode {
-	case http.StatusNotModified:
+	switch {
+	case resp.StatusCode == http.StatusNotModified && a.etag+a.modified != "": // otherwise nothing was asked that this answers
 		return nil, nil //nolint:nilnil // not modified is not an error, see the doc comment
-	case http.StatusOK:
+	case resp.StatusCode == http.StatusOK:
 	default:
 		return nil, fmt.Errorf("%w: fetch manifests: server responded %d %s; %s",
 			ErrUnavailable, resp.StatusCode, http.StatusText(resp.StatusCode), a.effect())
@@ -147,25 +147,50 @@ func (s *server) get(ctx context.Context, client *http.Client, a *pollState) (*p
 	next := pollState{sum: checksum(data)}
 	if next.content, err = parse(data, opt, a.content); err == nil {
 		// An invalid response must be fetched again even if it is not modified.
-		next.etag, next.modified = resp.Header.Get("ETag"), resp.Header.Get("Last-Modified")
+		next.etag, next.modified = resp.Header.Get("ETag"), lastModified(resp.Header, time.Now())
 	}
 	return &next, err
 }
 
+// modifiedGranularity is how old a change must be for its time, which has whole seconds, to be that of no later one.
+const modifiedGranularity = 2 * time.Second
+
+// lastModified returns the time of the last change, for the condition of the next request. It is empty if the response is
+// from about the second of that change: another change may have followed, of which the server would say that it is none.
+func lastModified(h http.Header, now time.Time) string {
+	modified := h.Get("Last-Modified")
+	at, err := http.ParseTime(modified)
+	if err != nil {
+		return modified // it means something to the server only
+	}
+	if sent, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = sent
+	}
+	if now.Sub(at) < modifiedGranularity {
+		return ""
+	}
+	return modified
+}
+
 // withoutURL removes the URL from errors of package net/http, whose query may be secret, and the local address of a
-// connection, by which one outage would be a new error at each attempt.
+// connection and the time of the attempt, by which one outage would be a new error at each attempt.
 func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	if text := localAddress.ReplaceAllString(err.Error(), ""); text != err.Error() {
+	text := currentTime.ReplaceAllString(localAddress.ReplaceAllString(err.Error(), ""), "now")
+	if text != err.Error() {
 		return &connectionError{text, err}
 	}
 	return err
 }
 
-// localAddress is how package net writes the local end of a connection.
-var localAddress = regexp.MustCompile(`[^ ]+:[0-9]+->`)
+var (
+	// localAddress is how package net writes the local end of a connection.
+	localAddress = regexp.MustCompile(`[^ ]+:[0-9]+->`)
+	// currentTime is how package x509 writes when it has found a certificate expired.
+	currentTime = regexp.MustCompile(`current time [^ ]+`)
+)
 
 // connectionError is an error with another text.
 type connectionError struct {
