@@ -57,9 +57,10 @@ func (s *scan) assignObjects(now time.Time) {
 	}
 	s.owner = owner
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
-		for i, o := range s.files[name].objects {
-			repeated := slices.ContainsFunc(s.files[name].objects[:i], func(b podspec.Object) bool { return b.Ref == o.Ref })
-			if s.owner[o.Ref] == name && !repeated {
+		used := make(map[podspec.Ref]bool)
+		for _, o := range s.files[name].objects {
+			if s.owner[o.Ref] == name && !used[o.Ref] {
+				used[o.Ref] = true
 				continue
 			}
 			s.duplicates = append(s.duplicates, SourceError{Location: s.pathOf(name), Since: now, Err: fmt.Errorf(
@@ -72,11 +73,16 @@ func (s *scan) assignObjects(now time.Time) {
 
 // keepSince copies Since from equal previous errors.
 func keepSince(now, previous []SourceError) {
+	if len(previous) == 0 {
+		return
+	}
+	since := make(map[string]time.Time, len(previous))
+	for _, e := range previous {
+		since[e.Error()] = e.Since
+	}
 	for i := range now {
-		for j := range previous {
-			if now[i].Error() == previous[j].Error() {
-				now[i].Since = previous[j].Since
-			}
+		if at, ok := since[now[i].Error()]; ok {
+			now[i].Since = at
 		}
 	}
 }
