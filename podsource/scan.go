@@ -124,16 +124,19 @@ func (s *scan) pathOf(name string) string {
 	return path.Join(s.file.path, name)
 }
 
-// readFiles reads the files with these names and forgets all others.
+// readFiles reads the files with these names and forgets those that do not exist any more. It looks for a file that the
+// list of the directory lacks: a directory that is being removed, after a link has got another target, lacks some.
 func (s *scan) readFiles(names []string, all bool, now time.Time) {
-	found := make(map[string]bool, len(names))
+	exists := make(map[string]bool, len(names))
 	for _, name := range names {
-		if s.readFile(name, all, now) {
-			found[name] = true
-		}
+		exists[name] = s.readFile(name, all, now)
 	}
 	for name := range s.files {
-		if !found[name] {
+		found, listed := exists[name]
+		if !listed && !s.single {
+			found = s.readFile(name, all, now)
+		}
+		if !found {
 			delete(s.files, name)
 			s.changed = true
 		}
