@@ -72,6 +72,11 @@ func serve(t *testing.T, dir, executor string) (v1.RuntimeServiceClient, v1.Imag
 		assert.NoError(t, run(ctx, o, slog.New(slog.DiscardHandler)))
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
+	return dial(t, socket)
+}
+
+// dial connects to the program, also before it listens.
+func dial(t *testing.T, socket string) (v1.RuntimeServiceClient, v1.ImageServiceClient) {
 	cc, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	require.NoError(t, err)
@@ -96,6 +101,39 @@ func TestRun_RemovesTheTemporaryRoot(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Empty(t, left)
+}
+
+// Containers get their grace period at the end.
+func TestRun_StopsContainers(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(filepath.Dir(dir), 0o711))
+	socket, file := filepath.Join(dir, "cri.sock"), filepath.Join(dir, "stopped")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	o := options{listen: "unix://" + socket, executor: "host", root: dir, stream: "127.0.0.1:0"}
+	go func() { done <- run(ctx, o, slog.New(slog.DiscardHandler)) }()
+	rs, is := dial(t, socket)
+	image := &v1.ImageSpec{Image: "example.com/any/name:1"}
+	_, err := is.PullImage(t.Context(), &v1.PullImageRequest{Image: image})
+	require.NoError(t, err)
+	sb, err := rs.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: &v1.PodSandboxConfig{
+		Metadata: &v1.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: "u"},
+	}})
+	require.NoError(t, err)
+	c, err := rs.CreateContainer(t.Context(), &v1.CreateContainerRequest{PodSandboxId: sb.GetPodSandboxId(), Config: &v1.ContainerConfig{
+		Metadata: &v1.ContainerMetadata{Name: "c"}, Image: image,
+		Annotations: map[string]string{"io.kubernetes.pod.terminationGracePeriod": "30"},
+		Command:     []string{"sh", "-c", "trap 'sleep 0.5; echo x > " + file + "; exit' TERM; touch " + file + "; while :; do sleep 0.01; done"},
+	}})
+	require.NoError(t, err)
+	_, err = rs.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: c.GetContainerId()})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { _, err := os.Stat(file); return err == nil }, time.Minute, 5*time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, "x\n", string(text), "the container got no time to end")
 }
 
 func TestRun_RejectsInvalidFlags(t *testing.T) {

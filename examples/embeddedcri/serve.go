@@ -91,13 +91,15 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}()
 	log.Info("serving CRI", slog.String("address", o.listen), slog.String("executor", o.executor))
 	var first error
+	left := cap(errs)
 	select {
 	case first = <-errs:
+		left--
 	case <-ctx.Done():
 	}
 	cancel()
 	g.Stop()
-	for range cap(errs) - 1 {
+	for range left { // also for the runtime, which ends the containers
 		first = errors.Join(first, <-errs)
 	}
 	return first
