@@ -172,7 +172,11 @@ func (b *mounter) tmpfs(dir int) (int, error) {
 	if err := unix.FsconfigCreate(fs); err != nil {
 		return -1, fmt.Errorf("tmpfs: %w", err)
 	}
-	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	attr := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+	if unix.Fstatat(dir, "ptmx", &st, unix.AT_SYMLINK_NOFOLLOW) == nil && makesTerminals(&st) {
+		attr = unix.MOUNT_ATTR_NOSUID
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attr)
 	if err != nil {
 		return -1, fmt.Errorf("tmpfs: %w", err)
 	}
@@ -218,6 +222,10 @@ func mirrorEntry(from, to int, name string, readonly bool) error {
 		}
 		return unix.Symlinkat(string(buf[:n]), to, name)
 	}
+	if makesTerminals(&st) && unix.Mknodat(to, name, st.Mode, int(st.Rdev)) == nil {
+		return errors.Join(unix.Fchownat(to, name, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW),
+			unix.Fchmodat(to, name, st.Mode&0o7777, 0))
+	}
 	tree, err := openTree(from, name, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
 		return err
@@ -234,4 +242,10 @@ func mirrorEntry(from, to int, name string, readonly bool) error {
 	}
 	defer func() { _ = unix.Close(at) }()
 	return attach(tree, at, "")
+}
+
+// makesTerminals reports whether a file is the device /dev/ptmx. The kernel makes the terminal in
+// the devpts beside the device in its own file system, so that a mount of it makes none.
+func makesTerminals(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(5, 2)
 }

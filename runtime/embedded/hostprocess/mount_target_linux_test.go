@@ -1,18 +1,21 @@
 package hostprocess
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
 )
 
@@ -32,6 +35,29 @@ func mounted(pairs ...string) func(*v1.ContainerConfig) {
 		for i := 0; i < len(pairs); i += 2 {
 			c.Mounts = append(c.Mounts, &v1.Mount{ContainerPath: pairs[i], HostPath: pairs[i+1]})
 		}
+	}
+}
+
+// Agents mount the file of the termination message into /dev, where its place does not exist.
+func TestExecutor_MakesTerminalsBesideAMount(t *testing.T) {
+	g := rootRig(t)
+	file := filepath.Join(volume(t), "f")
+	for user, sc := range map[string]*v1.LinuxContainerSecurityContext{"root": nil, "another": {RunAsUser: &v1.Int64Value{Value: 54321}}} {
+		cfg, log := embeddedtest.WithLogs(t, embeddedtest.PodConfig(user))
+		id := g.Start(t, g.RunPod(t, cfg), func(c *v1.ContainerConfig) {
+			mounted("/dev/termination-log", file)(c)
+			secured(sc)(c)
+			c.Tty = true
+		}, "sh", "-c", "tty; exec sleep 1000")
+		require.Eventually(t, func() bool { return len(embeddedtest.ReadLog(t, log)) > 0 }, time.Minute, 10*time.Millisecond)
+		assert.Contains(t, embeddedtest.ReadLog(t, log)[0], "/dev/pts/", user)
+		var stdout bytes.Buffer
+		_, err := g.ExecStreams(t.Context(), id, embedded.Exec{Cmd: []string{"tty"}, IO: embedded.IO{Stdout: &stdout, TTY: true}})
+		require.NoError(t, err, user)
+		assert.Contains(t, stdout.String(), "/dev/pts/", user)
+		want, err := exec.Command("stat", "-c", "%A %u %g %t:%T", "/dev/ptmx").Output()
+		require.NoError(t, err)
+		assert.Equal(t, string(want)+"made", g.shell(t, id, "stat -c '%A %u %g %t:%T' /dev/ptmx && true < /dev/ptmx && echo made"), "%s: a terminal of a program", user)
 	}
 }
 
