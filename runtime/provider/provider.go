@@ -82,7 +82,7 @@ type CommandRunner interface {
 // Attacher is a Provider that connects to the streams of containers.
 type Attacher interface {
 	// AttachToContainer connects until the process ends or ctx is done, which only
-	// disconnects.
+	// disconnects. ctx also ends when the client has gone.
 	AttachToContainer(ctx context.Context, namespace, pod, container string, streams podstream.Options) error
 }
 

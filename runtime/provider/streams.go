@@ -61,10 +61,10 @@ func (r *Runtime) server(ctx context.Context) (streaming.Server, error) {
 		return nil, fmt.Errorf("start streaming server: %w", err)
 	}
 	s.urls = cristream.Server{Server: handler}
-	s.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	s.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ConnContext: cristream.WithConnection}
 	r.streams = s
 	s.live.Go(func() {
-		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.http.Serve(cristream.Listener{Listener: s.listener}); !errors.Is(err, http.ErrServerClosed) {
 			r.cfg.Logger.Warn("streaming server failed", logattr.Err(err))
 		}
 	})
@@ -193,6 +193,8 @@ func (b *backend) Exec(ctx context.Context, id string, command []string, in io.R
 
 // Attach implements streaming.Runtime.
 func (b *backend) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+	ctx, leave := cristream.WhileConnected(ctx)
+	defer leave()
 	ctx, end, err := b.begin(ctx)
 	if err != nil {
 		return err

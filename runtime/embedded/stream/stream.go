@@ -51,7 +51,7 @@ func New(rt *embedded.Runtime, lis net.Listener) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("streaming server: %w", err)
 	}
-	s.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ConnContext: withConnection}
+	s.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ConnContext: cristream.WithConnection}
 	rt.SetStreamingServer(cristream.Server{Server: handler})
 	return s, nil
 }
@@ -63,7 +63,7 @@ const closeTimeout = time.Second
 // Run serves until ctx ends, which also ends the streams in progress. Run it once.
 func (s *Server) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, s.close)()
-	err := s.http.Serve(listener{s.lis})
+	err := s.http.Serve(cristream.Listener{Listener: s.lis})
 	s.close()
 	s.live.Wait()
 	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
@@ -134,7 +134,7 @@ func (b *backend) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 
 // Attach implements streaming.Runtime.
 func (b *backend) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
-	ctx, leave := whileConnected(ctx)
+	ctx, leave := cristream.WhileConnected(ctx)
 	defer leave()
 	ctx, end := b.begin(ctx)
 	defer end()

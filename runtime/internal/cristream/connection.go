@@ -1,4 +1,4 @@
-package stream
+package cristream
 
 import (
 	"context"
@@ -10,10 +10,11 @@ import (
 // A client that is only attached to the output sends nothing, and is not noticed to be gone before the
 // container writes. Its connection is: the library reads it for as long as the stream is open.
 
-// listener makes connections that notice their end.
-type listener struct{ net.Listener }
+// Listener makes connections that notice their end.
+type Listener struct{ net.Listener }
 
-func (l listener) Accept() (net.Conn, error) {
+// Accept implements net.Listener.
+func (l Listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -46,16 +47,17 @@ func (c *connection) Close() error {
 // connectionKey is the key of the connection in the context of a request.
 type connectionKey struct{}
 
-// withConnection is http.Server.ConnContext, which is called before the connection is used.
-func withConnection(ctx context.Context, c net.Conn) context.Context {
+// WithConnection is http.Server.ConnContext, which is called before the connection is used.
+func WithConnection(ctx context.Context, c net.Conn) context.Context {
 	if conn, ok := c.(*connection); ok {
 		conn.open, conn.lose = context.WithCancel(ctx)
 	}
 	return context.WithValue(ctx, connectionKey{}, c)
 }
 
-// whileConnected returns a context that also ends when the client of a request has gone.
-func whileConnected(ctx context.Context) (context.Context, context.CancelFunc) {
+// WhileConnected returns a context that also ends when the client of a request has gone, from the
+// context of a request to an http.Server with a Listener and WithConnection.
+func WhileConnected(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	c, ok := ctx.Value(connectionKey{}).(*connection)
 	if !ok {
