@@ -141,8 +141,9 @@ func (r *Runtime) Run(ctx context.Context) error {
 // the grace period of its pod, which kubelets and this module's agent write to an
 // annotation of the container, or after Config.Grace if that is shorter. One without
 // the annotation is killed at once. Hooks of the pod are not run: stop the pod first if
-// they must. Close may be called more than once. Nothing can be created or started after it, with
-// code Unavailable; what there was can be read and removed.
+// they must. A container that cannot be killed is an error, and is not waited for. Close may be
+// called more than once. Nothing can be created or started after it, with code Unavailable; what
+// there was can be read and removed.
 func (r *Runtime) Close() error {
 	r.mu.Lock()
 	r.closed = true
@@ -195,10 +196,22 @@ func (r *Runtime) terminate(c *container) error {
 		case <-t.C:
 		}
 	}
-	err = r.kill(c, syscall.SIGKILL)
-	<-c.done
-	return err
+	if err = r.kill(c, syscall.SIGKILL); err == nil {
+		<-c.done
+		return nil
+	}
+	t := time.NewTimer(failedKillTimeout)
+	defer t.Stop()
+	select {
+	case <-c.done:
+	case <-t.C:
+	}
+	return fmt.Errorf("kill container %s: %w", c.ID, err)
 }
+
+// failedKillTimeout bounds the wait in Close for a container that could not be killed, and may
+// never exit.
+const failedKillTimeout = 5 * time.Second
 
 // errClosed is the error of every call after Close.
 func errClosed() error { return status.Error(codes.Unavailable, "the embedded runtime is closed") }

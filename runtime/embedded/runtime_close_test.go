@@ -1,6 +1,9 @@
 package embedded_test
 
 import (
+	"context"
+	"errors"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
 func TestRuntime_CloseWaitsForTheGracePeriod(t *testing.T) {
@@ -48,4 +52,43 @@ func TestRuntime_CloseWaitsForTheGracePeriod(t *testing.T) {
 			})
 		})
 	}
+}
+
+// immortal is an executor whose containers cannot be signalled, as an ordinary user cannot signal
+// a program that has become root.
+type immortal struct {
+	*simulated.Executor
+	processes chan embedded.Process
+}
+
+var errImmortal = errors.New("operation not permitted")
+
+func (e immortal) Start(ctx context.Context, c *embedded.Container, sio embedded.IO, exited func(embedded.Exit)) (embedded.Process, error) {
+	p, err := e.Executor.Start(ctx, c, sio, exited)
+	e.processes <- p
+	return immortalProcess{p}, err
+}
+
+type immortalProcess struct{ embedded.Process }
+
+func (immortalProcess) Signal(syscall.Signal) error { return errImmortal }
+
+func TestRuntime_CloseGivesUpAfterAFailedKill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		executor := immortal{simulated.New(simulated.Config{}), make(chan embedded.Process, 1)}
+		rt, err := embedded.New(embedded.Config{Executor: executor})
+		require.NoError(t, err)
+		g := &rig{&embeddedtest.Fixture{Runtime: rt}}
+		conn, err := rt.Dial()
+		require.NoError(t, err)
+		g.CRI, g.Images = v1.NewRuntimeServiceClient(conn), v1.NewImageServiceClient(conn)
+		id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil)
+		begin := time.Now()
+		err = rt.Close()
+		require.ErrorIs(t, err, errImmortal)
+		assert.ErrorContains(t, err, "kill container "+id)
+		assert.Equal(t, 5*time.Second, time.Since(begin))
+		require.NoError(t, conn.Close())
+		require.NoError(t, (<-executor.processes).Signal(syscall.SIGKILL))
+	})
 }
