@@ -44,6 +44,7 @@ type client struct {
 func connect(ctx context.Context, name, endpoint string, timeout time.Duration) (*client, error) {
 	conn, err := grpc.NewClient("passthrough:///"+endpoint,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"), // servers in other languages reject the path of a socket as a host
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", endpoint)
 		}),

@@ -104,6 +104,7 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"), // servers in other languages reject the path of a socket as a host
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", p.Endpoint)
 		}),

@@ -61,6 +61,7 @@ func (r *Registry) serve(run, removed context.Context, path string) {
 func (r *Registry) register(ctx context.Context, path string) (Plugin, error) {
 	conn, err := grpc.NewClient("passthrough:///"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"), // servers in other languages reject the path of a socket as a host
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		}),

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	api "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/sublet-dev/agent/internal/leaktest"
@@ -36,6 +37,7 @@ type fakePlugin struct {
 	deaf    atomic.Bool // fails when it gets its answer
 	mu      sync.Mutex
 	answers []*api.RegistrationStatus
+	hosts   []string // that GetInfo was called as
 }
 
 func (p *fakePlugin) GetInfo(ctx context.Context, _ *api.InfoRequest) (*api.PluginInfo, error) {
@@ -43,6 +45,9 @@ func (p *fakePlugin) GetInfo(ctx context.Context, _ *api.InfoRequest) (*api.Plug
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hosts = append(p.hosts, metadata.ValueFromIncomingContext(ctx, ":authority")...)
 	return p.info, nil
 }
 
@@ -170,6 +175,9 @@ func TestRun_RegistersAndDeregisters(t *testing.T) {
 	plugin("hidden").serve(t, filepath.Join(dir, ".hidden.sock"))
 	become(t, h, map[string]string{"one.sock": "one", "two.sock": "two"})
 	require.Eventually(t, func() bool { return one.lastAnswer().GetPluginRegistered() }, testTimeout, time.Millisecond)
+	one.mu.Lock()
+	assert.Equal(t, []string{"localhost"}, one.hosts, "servers that are not written in Go reject a path")
+	one.mu.Unlock()
 	h.set(func() {
 		assert.Equal(t, filepath.Join(dir, "below", "two.sock"), h.plugins[filepath.Join(dir, "below", "two.sock")].Endpoint)
 		assert.Equal(t, pluginregistry.Plugin{Socket: filepath.Join(dir, "one.sock"), Type: "CSIPlugin", Name: "one", Endpoint: "/csi.sock", Versions: []string{"1.0.0"}},

@@ -37,6 +37,7 @@ func dial(ctx context.Context, path string, timeout time.Duration) (*plugin, err
 	defer cancel()
 	conn, err := grpc.NewClient("passthrough:///"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"), // servers in other languages reject the path of a socket as a host
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		}),
