@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 	api "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/sublet-dev/agent/pluginregistry"
@@ -46,4 +47,18 @@ func TestManager_CallsDriversThatComeAndGo(t *testing.T) {
 		default:
 		}
 	}
+}
+
+// The only pod that is left with a claim keeps it, though that could not be stored: otherwise nothing would release what is
+// prepared. It has to be prepared, and stored, again.
+func TestManager_TakeBackLeavesNothingPrepared(t *testing.T) {
+	m, err := New(Config{Claims: noClaims{}, StateFile: filepath.Join(t.TempDir(), "claims.json")})
+	require.NoError(t, err)
+	c := &claimState{Pods: []types.UID{"one", "two"}, Drivers: map[string]*[]device{"gpu.vendor.example": {}}}
+	m.takeBack(c, "one")
+	require.Equal(t, []types.UID{"two"}, c.Pods)
+	require.True(t, c.isPrepared())
+	m.takeBack(c, "two")
+	require.Equal(t, []types.UID{"two"}, c.Pods)
+	require.False(t, c.isPrepared())
 }

@@ -148,20 +148,21 @@ func (m *Manager) preparePodClaim(ctx context.Context, pod *corev1.Pod, entry *c
 	if err != nil {
 		return fmt.Errorf("ResourceClaim %s: %w", name, err)
 	}
+	isNew := false
 	if claim != nil {
-		if known, err = m.use(pod, claim); err != nil {
+		if known, isNew, err = m.use(pod, claim); err != nil {
 			return fmt.Errorf("ResourceClaim %s: %w", name, err)
 		}
 	}
-	if err := m.prepareClaim(ctx, pod, known); err != nil {
+	if err := m.prepareClaim(ctx, pod, known, isNew); err != nil {
 		return fmt.Errorf("ResourceClaim %s: prepare: %w", name, err)
 	}
 	return nil
 }
 
 // prepareClaim has all drivers of a claim prepare it. That the pod uses it is stored before, so
-// that the claim is released also if the agent is killed meanwhile.
-func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *claimState) error {
+// that the claim is released also if the agent is killed meanwhile. isNew says that it was recorded for this call.
+func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *claimState, isNew bool) error {
 	select { // pods that share a claim wait for each other
 	case state.inUse <- struct{}{}:
 		defer func() { <-state.inUse }()
@@ -169,6 +170,9 @@ func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *clai
 		return ctx.Err()
 	}
 	if err := m.save(); err != nil {
+		if isNew {
+			m.takeBack(state, pod.UID)
+		}
 		return err
 	}
 	m.mu.Lock()
@@ -200,13 +204,13 @@ func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *clai
 
 // use records that a pod uses a claim. A claim that was allocated other devices waits until its former ones are released. Without
 // a driver that is to prepare it nothing is recorded: the pod would wait for its release, by a driver that may never come.
-func (m *Manager) use(pod *corev1.Pod, claim *resourcev1.ResourceClaim) (*claimState, error) {
+func (m *Manager) use(pod *corev1.Pod, claim *resourcev1.ResourceClaim) (state *claimState, isNew bool, err error) {
 	allocation := allocationOf(claim)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	state := m.claims[claim.UID]
+	state = m.claims[claim.UID]
 	if state != nil && state.Allocation != "" && state.Allocation != allocation {
-		return nil, errors.New("it was allocated other devices, and those it had before are not released yet")
+		return nil, false, errors.New("it was allocated other devices, and those it had before are not released yet")
 	}
 	if state == nil {
 		state = &claimState{
@@ -218,17 +222,32 @@ func (m *Manager) use(pod *corev1.Pod, claim *resourcev1.ResourceClaim) (*claimS
 		}
 	}
 	if slices.Contains(state.Pods, pod.UID) {
-		return state, nil
+		return state, false, nil
 	}
 	for _, driver := range state.unprepared() {
 		if len(m.drivers[driver]) == 0 {
-			return nil, noDriver(driver)
+			return nil, false, noDriver(driver)
 		}
 	}
 	m.claims[claim.UID] = state
 	state.Pods = append(state.Pods, pod.UID)
 	m.file.Changed()
-	return state, nil
+	return state, true, nil
+}
+
+// takeBack undoes what use has recorded and could not be stored: the next call for the pod must not take the claim for one
+// that is prepared and stored for it. The caller has the right to have it prepared.
+func (m *Manager) takeBack(state *claimState, uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(state.Pods) > 1 {
+		state.Pods = slices.DeleteFunc(state.Pods, func(p types.UID) bool { return p == uid })
+	} else { // what pods that have left it to this one had prepared is released with it
+		for driver := range state.Drivers {
+			state.Drivers[driver] = nil
+		}
+	}
+	m.file.Changed()
 }
 
 // allocationOf identifies the devices that a claim was allocated.

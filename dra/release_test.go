@@ -3,6 +3,8 @@ package dra_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -139,4 +141,29 @@ func TestManager_ReleasesWithoutADriverThatNeverCame(t *testing.T) {
 	require.NoError(t, m.Release(t.Context(), "three"))
 	require.Equal(t, []string{"prepare b", "unprepare b"}, d.taken())
 	require.Empty(t, stored(t, file))
+}
+
+// A pod gets a shared claim that is prepared only after that is stored: the next process would release the claim under it.
+func TestManager_StoresEachPodOfAClaim(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	file, d := filepath.Join(dir, "claims.json"), new(fakeDriver)
+	claims := fakeClaims{"a": claim("a", gpuDriver)}
+	m, p := newManager(t, file, claims), serve(t, d)
+	register(t, m, p)
+	inject(t, m, pod("one", "a"), false)
+	require.NoError(t, os.Rename(dir, dir+".away"))
+	for range 2 {
+		require.ErrorContains(t, injectErr(t, m, pod("two", "a")), "store prepared claims")
+	}
+	inject(t, m, pod("one", "a"), false)
+	require.NoError(t, os.Rename(dir+".away", dir))
+	inject(t, m, pod("two", "a"), false)
+
+	m = newManager(t, file, claims)
+	register(t, m, p)
+	require.NoError(t, m.Release(t.Context(), "one"))
+	require.Equal(t, []string{"prepare a"}, d.taken(), "two uses it")
+	require.NoError(t, m.Release(t.Context(), "two"))
+	require.Equal(t, []string{"unprepare a"}, d.taken())
 }
