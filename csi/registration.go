@@ -37,10 +37,11 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 		return err
 	}
 	c.socket = p.Socket
-	m.mu.Lock()
-	previous := m.clients[p.Name]
-	m.clients[p.Name] = c
-	m.mu.Unlock()
+	previous, err := m.add(c)
+	if err != nil {
+		m.close(c)
+		return err
+	}
 	m.close(previous)
 	m.driversChanged()
 	return nil

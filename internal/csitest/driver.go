@@ -43,6 +43,8 @@ type Driver struct {
 	Name   string // default: Name
 	Dir    string // of the volumes and what is known about them; required
 	NodeID string // default: node
+	// Topology is where the node is. Default: TopologyKey with the NodeID.
+	Topology map[string]string
 	// NoStage, NoExpand, Group and Writers are about the capabilities of the node: no
 	// staging, no expansion, VOLUME_MOUNT_GROUP and SINGLE_NODE_MULTI_WRITER.
 	NoStage, NoExpand, Group, Writers bool

@@ -23,9 +23,12 @@ const SecretKey = "key"
 
 // NodeGetInfo implements the node service.
 func (d *Driver) NodeGetInfo(context.Context, *spec.NodeGetInfoRequest) (*spec.NodeGetInfoResponse, error) {
+	segments := d.Topology
+	if segments == nil {
+		segments = map[string]string{TopologyKey: d.nodeID()}
+	}
 	return &spec.NodeGetInfoResponse{
-		NodeId: d.nodeID(), MaxVolumesPerNode: MaxVolumes,
-		AccessibleTopology: &spec.Topology{Segments: map[string]string{TopologyKey: d.nodeID()}},
+		NodeId: d.nodeID(), MaxVolumesPerNode: MaxVolumes, AccessibleTopology: &spec.Topology{Segments: segments},
 	}, nil
 }
 
