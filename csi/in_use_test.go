@@ -7,7 +7,38 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sublet-dev/agent/internal/csitest"
 )
+
+// A volume stays staged while a pod may have it whose record is damaged, whatever ends beside it: until the pod
+// is synced, which repairs the record, or has ended.
+func TestManager_DamagedRecordsAreInUse(t *testing.T) {
+	for _, how := range []string{"synced", "ended"} {
+		e := newEnv(t, nil)
+		one, two := e.volumeOf(newPod("1"), "v"), e.volumeOf(newPod("2"), "v")
+		path := e.mounted(one)
+		e.mounted(two)
+		if how == "ended" { // by then nothing is mounted there, which is all that is known of it
+			require.NoError(t, e.unpublish(t.Context(), e.clients[csitest.Name], "1", &volumeID{csitest.Name, "v", "pv-v", false}))
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), recordName), nil, 0o600))
+		e.restart(nil)
+		e.register()
+		e.methods()
+		e.unmounted(two.Pod)
+		require.NoError(t, e.unstageOrphan(t.Context(), volumeID{csitest.Name, "v", "pv-v", false}))
+		require.Equal(t, []string{"NodeUnpublishVolume"}, e.methods())
+		if how == "synced" {
+			e.mounted(one)
+			e.methods()
+		}
+		e.unmounted(one.Pod)
+		require.NoError(t, e.unstageOrphan(t.Context(), volumeID{csitest.Name, "v", "pv-v", false}))
+		require.Contains(t, e.methods(), "NodeUnstageVolume")
+		e.requireNothingLeft()
+	}
+}
 
 // VD-7: whether volumes are in use is unknown while records cannot be read, which is not the same as none.
 func TestManager_VolumesInUseMayBeUnknown(t *testing.T) {

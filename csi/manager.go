@@ -35,6 +35,7 @@ type Manager struct {
 	mu      sync.Mutex // guards the fields below; never held during I/O
 	clients map[string]*client
 	volumes map[volumeID]*volumeState
+	damaged map[damagedID]bool // volumes that pods may have
 }
 
 var _ volume.Driver = (*Manager)(nil)
@@ -72,7 +73,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	return &Manager{
 		cfg: cfg, paths: paths{cfg.Root}, boot: bootid.Read(), changed: make(chan struct{}, 1), mountsBelow: mounts.Below,
-		clients: map[string]*client{}, volumes: map[volumeID]*volumeState{},
+		clients: map[string]*client{}, volumes: map[volumeID]*volumeState{}, damaged: map[damagedID]bool{},
 	}, nil
 }
 
@@ -104,6 +105,7 @@ func (m *Manager) load() error {
 	for _, f := range published {
 		if f.err != nil {
 			m.cfg.Logger.Error("record of a volume is unusable", logattr.PodUID(f.uid), logattr.Err(f.err))
+			m.damaged[damagedID{f.uid, f.id.name, f.id.block}] = true
 			continue
 		}
 		s := m.state(f.id)

@@ -149,6 +149,7 @@ func (m *Manager) remember(o *operation) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	delete(m.damaged, damagedID{o.uid, o.id.name, o.id.block})
 	u := o.state.users[o.uid]
 	if u == nil {
 		u = &user{}

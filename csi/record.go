@@ -85,6 +85,13 @@ func (v *volumeID) sharesStaging(other *volumeID) bool {
 	return v.driver == other.driver && v.handle == other.handle && v.block == other.block && (!v.block || v.name == other.name)
 }
 
+// damagedID identifies a volume of a pod whose record cannot be read.
+type damagedID struct {
+	uid   types.UID
+	name  string
+	block bool
+}
+
 // Lifecycle modes in a record.
 const (
 	persistent = "Persistent"

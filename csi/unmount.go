@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -85,8 +86,14 @@ func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error
 }
 
 // isUsed reports whether a pod besides the given one has what is staged for a volume, also by
-// another PersistentVolume with the same handle. m.mu must be held.
+// another PersistentVolume with the same handle. One whose record cannot be read may have it, until its
+// pod is synced, which writes the record again, or has ended. m.mu must be held.
 func (m *Manager) isUsed(id *volumeID, besides types.UID) bool {
+	for d := range m.damaged {
+		if d.uid != besides && d.name == id.name && d.block == id.block {
+			return true
+		}
+	}
 	for other, s := range m.volumes {
 		if !other.sharesStaging(id) {
 			continue
@@ -208,7 +215,13 @@ func (m *Manager) removeDamaged(ctx context.Context, uid types.UID) error {
 		}
 		errs = append(errs, m.removeRecord(ctx, uid, &f.id))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.damaged, func(d damagedID, _ bool) bool { return d.uid == uid })
+	return nil
 }
 
 // unstageOrphan unstages a volume that no pod has: its pod has vanished, or the agent was
