@@ -184,6 +184,7 @@ func (f fakeRuntime) Exec(ctx context.Context, _ string, cmd []string, in io.Rea
 		_, err := out.Write(make([]byte, 1<<20))
 		return err
 	case "stall":
+		_, _ = io.WriteString(out, "started")
 		<-f.n.stall
 		return nil
 	case "flood":

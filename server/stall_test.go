@@ -1,7 +1,9 @@
 package server_test
 
 import (
+	"context"
 	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -95,4 +97,64 @@ func TestExec_ClientWithUnreadInputGoesAway(t *testing.T) {
 		status, _, _ := n.do(t, c, http.MethodPost, "/run/default/web/app?cmd=true", "good")
 		assert.Equal(ct, http.StatusOK, status)
 	}, time.Minute, 10*time.Millisecond)
+}
+
+// interruptible returns an address that leads to the server, and what ends the connections to it as
+// the death of a client does: without a word.
+func (n *secureNode) interruptible(t *testing.T) (addr string, interrupt func()) {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", loopback)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	ctx, cancel := context.WithCancel(t.Context())
+	to := n.addr
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := new(net.Dialer).DialContext(ctx, "tcp", to)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			for _, c := range [][2]net.Conn{{client, server}, {server, client}} {
+				context.AfterFunc(ctx, func() { _ = c[0].Close() })
+				go func() { _, _ = io.Copy(c[0], c[1]) }()
+			}
+		}
+	}()
+	return listener.Addr().String(), cancel
+}
+
+// The stream of a client that is gone ends although the command neither reads nor writes.
+func TestExec_ClientOfSilentCommandGoesAway(t *testing.T) {
+	n := serveSecure(t)
+	n.stall = make(chan struct{})
+	defer close(n.stall)
+	cfg := n.cfg
+	cfg.MaxStreams = 1
+	addr := serve(t, cfg)
+	c := n.client(t)
+	for _, protocol := range []string{"SPDY", "WebSocket v4", "WebSocket v5"} {
+		t.Run(protocol, func(t *testing.T) {
+			n.addr = addr
+			var interrupt func()
+			n.addr, interrupt = n.interruptible(t)
+			e := n.executors(t, "/exec/default/web/app", with(command("stall"), "output"))[protocol]
+			n.addr = addr
+			started := writerFunc(func(b []byte) (int, error) {
+				if len(b) > 0 {
+					interrupt()
+				}
+				return len(b), nil
+			})
+			_ = e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: started}) // for SPDY, a closed connection is no error
+			require.EventuallyWithT(t, func(ct *assert.CollectT) {
+				status, _, _ := n.do(t, c, http.MethodPost, "/run/default/web/app?cmd=true", "good")
+				assert.Equal(ct, http.StatusOK, status)
+			}, time.Minute, 10*time.Millisecond)
+		})
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -138,6 +139,9 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, target *url.URL
 			if response.StatusCode >= 300 && response.StatusCode < 400 {
 				return fmt.Errorf("the streaming server redirects: status %d", response.StatusCode) // to where clients must not go
 			}
+			if conn, ok := response.Body.(io.ReadWriteCloser); ok {
+				response.Body = wholeConn{conn}
+			}
 			return nil
 		},
 		ErrorHandler: s.upstreamError,
@@ -145,6 +149,10 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, target *url.URL
 	}
 	proxy.ServeHTTP(w, r)
 }
+
+// wholeConn is a connection without CloseWrite, for a proxy that otherwise waits for the other half when
+// a client is gone. A runtime keeps that open for as long as a command lasts that it does not end.
+type wholeConn struct{ io.ReadWriteCloser }
 
 // upstreamError responds without the error, which contains the streaming server's address.
 func (s *Server) upstreamError(w http.ResponseWriter, r *http.Request, err error) {
