@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/websocket"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/remotecommand"
 
 	"github.com/sublet-dev/agent/server"
@@ -99,15 +100,14 @@ func TestExec_ClientWithUnreadInputGoesAway(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-// interruptible returns an address that leads to the server, and what ends the connections to it as
-// the death of a client does: without a word.
-func (n *secureNode) interruptible(t *testing.T) (addr string, interrupt func()) {
+// interruptible returns an address that leads to another one, and what ends the connections to it as
+// the death of a process does: without a word.
+func interruptible(t *testing.T, to string) (addr string, interrupt func()) {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", loopback)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	ctx, cancel := context.WithCancel(t.Context())
-	to := n.addr
 	go func() {
 		for {
 			client, err := listener.Accept()
@@ -139,9 +139,8 @@ func TestExec_ClientOfSilentCommandGoesAway(t *testing.T) {
 	c := n.client(t)
 	for _, protocol := range []string{"SPDY", "WebSocket v4", "WebSocket v5"} {
 		t.Run(protocol, func(t *testing.T) {
-			n.addr = addr
 			var interrupt func()
-			n.addr, interrupt = n.interruptible(t)
+			n.addr, interrupt = interruptible(t, addr)
 			e := n.executors(t, "/exec/default/web/app", with(command("stall"), "output"))[protocol]
 			n.addr = addr
 			started := writerFunc(func(b []byte) (int, error) {
@@ -157,4 +156,25 @@ func TestExec_ClientOfSilentCommandGoesAway(t *testing.T) {
 			}, time.Minute, 10*time.Millisecond)
 		})
 	}
+}
+
+// A command whose end the runtime has not told has not succeeded, for kubectl.
+func TestExec_RuntimeGoesAway(t *testing.T) {
+	streams := &upstream{}
+	n := serveSecure(t, func(cfg *server.Config) { cfg.Streams = streams })
+	n.stall = make(chan struct{})
+	defer close(n.stall)
+	target, err := n.ExecURL(t.Context(), testPod(), &corev1.PodExecOptions{Container: "app", Command: []string{"stall"}, Stdout: true})
+	require.NoError(t, err)
+	var interrupt func()
+	target.Host, interrupt = interruptible(t, target.Host)
+	streams.url = target.String()
+	e := n.executors(t, "/exec/default/web/app", with(command("stall"), "output"))["WebSocket v5"]
+	started := writerFunc(func(b []byte) (int, error) {
+		if len(b) > 0 {
+			interrupt()
+		}
+		return len(b), nil
+	})
+	require.ErrorContains(t, e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: started}), "connection to the runtime")
 }

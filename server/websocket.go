@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/net/websocket"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
@@ -129,9 +131,12 @@ func (s *Server) join(upstream io.Closer, streams [channelCount]httpstream.Strea
 	// The result comes last: a client that has it reads no more.
 	result, _ := io.ReadAll(io.LimitReader(streams[channelError], maxBody))
 	output.Wait()
-	if len(result) > 0 {
-		_, _ = client[channelError].Write(result)
+	if len(result) == 0 { // for a client, no result is a success
+		result, _ = json.Marshal(metav1.Status{ // it has strings and numbers only
+			Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: http.StatusInternalServerError, Message: "the connection to the runtime was lost; how the process ended is not known",
+		})
 	}
+	_, _ = client[channelError].Write(result)
 	for _, c := range client {
 		_ = c.Close()
 	}
