@@ -34,9 +34,10 @@ func get(t *testing.T, s http.Handler, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// Both end by themselves within seconds of their connection.
+// All end by themselves within half a minute of their connection.
 func TestMain(m *testing.M) {
 	leaktest.Main(m,
+		goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Stream).WaitTimeout"),
 		goleak.IgnoreAnyFunction("k8s.io/client-go/tools/remotecommand.(*heartbeat).start"),
 		goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Connection).shutdown"))
 }

@@ -178,3 +178,30 @@ func TestExec_RuntimeGoesAway(t *testing.T) {
 	})
 	require.ErrorContains(t, e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: started}), "connection to the runtime")
 }
+
+// A runtime that answers nothing does not keep the server from its end.
+func TestServe_EndsStreamOfSilentRuntime(t *testing.T) {
+	accepted := make(chan struct{})
+	silent := serve(t, server.Config{Addr: loopback, Handlers: map[string]http.Handler{"/x": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if !assert.NoError(t, err) {
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\n")
+		close(accepted)
+		_, _ = io.Copy(io.Discard, conn)
+	})}})
+	n := serveSecure(t)
+	n.cfg.Streams = &upstream{url: "http://" + silent + "/x"}
+	s, err := server.New(n.cfg)
+	require.NoError(t, err)
+	addr, end := start(t, s)
+	n.addr = addr
+	e := n.executors(t, "/exec/default/web/app", with(command("x"), "output"))["WebSocket v5"]
+	go func() { _ = e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard}) }()
+	<-accepted
+	began := time.Now()
+	end()
+	require.Less(t, time.Since(began), 20*time.Second, "the library waits for 30")
+}

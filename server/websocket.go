@@ -63,7 +63,7 @@ func (s *Server) translate(w http.ResponseWriter, r *http.Request, target *url.U
 	defer func() { _ = upstream.Close() }()
 	stop := context.AfterFunc(r.Context(), func() { _ = upstream.Close() })
 	defer stop()
-	streams, err := createStreams(upstream, opts)
+	streams, err := createStreams(r.Context(), upstream, opts)
 	if err != nil {
 		s.upstreamError(w, r, err)
 		return
@@ -217,8 +217,8 @@ func (s *Server) upgradeToSPDY(ctx context.Context, target *url.URL, protocol st
 	return conn, nil
 }
 
-// createStreams creates those that the options ask for, that of the result first.
-func createStreams(conn httpstream.Connection, opts *corev1.PodAttachOptions) (streams [channelCount]httpstream.Stream, err error) {
+// createStreams creates those that the options ask for, that of the result first, unless ctx ends.
+func createStreams(ctx context.Context, conn httpstream.Connection, opts *corev1.PodAttachOptions) (streams [channelCount]httpstream.Stream, err error) {
 	for _, c := range []struct {
 		channel   int
 		requested bool
@@ -226,13 +226,32 @@ func createStreams(conn httpstream.Connection, opts *corev1.PodAttachOptions) (s
 		if !c.requested {
 			continue
 		}
-		header := http.Header{}
-		header.Set(corev1.StreamType, streamTypes[c.channel])
-		if streams[c.channel], err = conn.CreateStream(header); err != nil {
+		if streams[c.channel], err = createStream(ctx, conn, streamTypes[c.channel]); err != nil {
 			return streams, fmt.Errorf("create stream %s: %w", streamTypes[c.channel], err)
 		}
 	}
 	return streams, nil
+}
+
+// createStream creates one. The library waits for the answer of the runtime after the connection was closed, too.
+func createStream(ctx context.Context, conn httpstream.Connection, streamType string) (httpstream.Stream, error) {
+	type result struct {
+		stream httpstream.Stream
+		err    error
+	}
+	header := http.Header{}
+	header.Set(corev1.StreamType, streamType)
+	created := make(chan result, 1)
+	go func() {
+		stream, err := conn.CreateStream(header)
+		created <- result{stream, err}
+	}()
+	select {
+	case r := <-created:
+		return r.stream, r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // tunnel serves SPDY inside a WebSocket: after the handshakes it copies bytes.
