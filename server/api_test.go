@@ -80,6 +80,29 @@ func TestServer_Pages(t *testing.T) {
 	}
 }
 
+// SV-14: a kubelet answers with a slash at the end, too, with the same rights.
+func TestServer_SlashAtTheEnd(t *testing.T) {
+	n := serveSecure(t)
+	c := n.client(t)
+	for path, right := range map[string]string{
+		"/pods/": "get pods", "/stats/summary/": "get stats", logPath + "/": "get proxy", "/containerLogs/default/web/app%2f": "get proxy", "/nowhere/": "get proxy", "/": "get proxy",
+	} {
+		n.calls = nil
+		status, _, body := n.do(t, c, http.MethodGet, path, "good")
+		want := http.StatusOK
+		if right == "get proxy" && path != logPath+"/" {
+			want = http.StatusNotFound
+		}
+		assert.Equal(t, want, status, "%s: %s", path, body)
+		assert.Equal(t, "authorize good "+right, n.calls[0], path)
+		status, _, _ = n.do(t, c, http.MethodGet, path, "powerless")
+		assert.Equal(t, http.StatusForbidden, status, path)
+	}
+	status, header, _ := n.do(t, c, http.MethodGet, "/runningpods", "good")
+	assert.Equal(t, http.StatusTemporaryRedirect, status)
+	assert.Equal(t, "/runningpods/", header.Get("Location"))
+}
+
 // SV-14
 func TestServer_ErrorsOfTheNode(t *testing.T) {
 	var err error

@@ -113,7 +113,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "Unauthorized", http.StatusUnauthorized)
 		return
 	}
-	_, pattern := s.mux.Handler(r)
+	r, pattern := s.match(r)
 	rt, ok := s.routes[pattern]
 	if !ok {
 		rt = unmatched()
@@ -129,6 +129,23 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		s.mux.ServeHTTP(w, r)
 	}
+}
+
+// match returns the pattern that serves a request. A slash at the end of a path that none has is
+// left out of the request: some clients of kubelets ask for /pods/.
+func (s *Server) match(r *http.Request) (*http.Request, string) {
+	_, pattern := s.mux.Handler(r)
+	path, ok := strings.CutSuffix(r.URL.Path, "/")
+	if pattern != "" || !ok || path == "" {
+		return r, pattern
+	}
+	short, u := *r, *r.URL
+	u.Path, u.RawPath = path, strings.TrimSuffix(u.RawPath, "/")
+	short.URL = &u
+	if _, pattern = s.mux.Handler(&short); pattern == "" {
+		return r, ""
+	}
+	return &short, pattern
 }
 
 // trusted reports whether a client may use paths that reveal secrets or change pods.
