@@ -31,6 +31,7 @@ const (
 	defaultLeaseDuration = 40 * time.Second
 	conditionPeriod      = time.Second      // of looking for transitions, which are sent at once
 	callTimeout          = 10 * time.Second // of one API call
+	reporterTimeout      = 10 * time.Second // of finding out the status
 	minNodeBackOff       = 100 * time.Millisecond
 	maxNodeBackOff       = 7 * time.Second
 )

@@ -89,10 +89,10 @@ func (n *Node) observe(response *corev1.Node) {
 // sync registers the node if it is not, and sends its status if it has changed or was
 // not sent for long.
 func (n *Node) sync(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
-	defer cancel()
 	now := time.Now()
 	status, err := n.status(ctx, now)
+	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout) // all of it, also after a reporter that was slow
+	defer cancel()
 	if text := fmt.Sprint(err); text != n.lastErr {
 		if n.lastErr = text; err != nil {
 			n.log.Warn("node status incomplete", logattr.Err(err))
@@ -128,8 +128,11 @@ func (n *Node) sync(ctx context.Context) error {
 	return nil
 }
 
-// status returns what the node is to report.
+// status returns what the node is to report. What the reporter has not found out in time, such as the
+// images of a runtime that does not answer, is left out.
 func (n *Node) status(ctx context.Context, now time.Time) (status corev1.NodeStatus, err error) {
+	ctx, cancel := context.WithTimeout(ctx, reporterTimeout)
+	defer cancel()
 	err = safe.Call(n.log, "node status", func() (err error) {
 		status, err = n.cfg.Reporter.At(ctx, now)
 		return err
