@@ -147,8 +147,13 @@ type Node struct {
 	log   *slog.Logger
 	lease *lease
 
-	mu      sync.Mutex // guards the fields below
-	current *corev1.Node
+	dir         objectDir                // of nodeFile; "": it is not kept
+	kept        func() map[string]string // loadLabels, once
+	labelsNoted chan struct{}            // one slot: lastLabels was set
+
+	mu         sync.Mutex // guards the fields below
+	current    *corev1.Node
+	lastLabels map[string]string // of the last Node that was known; nil: there was none
 
 	// The fields below belong to the loop.
 	started    bool      // the first registration succeeded
@@ -163,7 +168,8 @@ func (k *Kube) Node(cfg NodeConfig) (*Node, error) {
 	if err := cfg.complete(k.cfg.NodeName); err != nil {
 		return nil, err
 	}
-	n := &Node{kube: k, cfg: cfg, log: k.cfg.Logger}
+	n := &Node{kube: k, cfg: cfg, log: k.cfg.Logger, labelsNoted: make(chan struct{}, 1)}
+	n.kept = sync.OnceValue(n.loadLabels)
 	n.lease = &lease{
 		client: k.cfg.LeaseClient.CoordinationV1().Leases(corev1.NamespaceNodeLease), name: k.cfg.NodeName,
 		duration: cfg.LeaseDuration, log: k.cfg.Logger, owner: n.Current,
@@ -179,13 +185,17 @@ func (n *Node) Current() *corev1.Node {
 	return n.current
 }
 
-// Labels returns the labels of the Node object, or those of the configuration while it
-// is not known. They are read-only.
+// Labels returns the labels of the Node object. While it is not known they are those that it had
+// last, also in a previous process if NodeOptions has a directory, or else those of the configuration.
+// They are read-only.
 func (n *Node) Labels() map[string]string {
-	if current := n.Current(); current != nil {
-		return current.Labels
+	n.mu.Lock()
+	last := n.lastLabels
+	n.mu.Unlock()
+	if last != nil {
+		return last
 	}
-	return n.cfg.Labels
+	return n.kept()
 }
 
 // Check returns ErrNodeNameInUse while another agent renews the lease of this node.
@@ -204,6 +214,7 @@ func (n *Node) Run(ctx context.Context) error {
 	wg.Go(func() { n.watch(ctx) })
 	wg.Go(func() { n.lease.run(ctx) })
 	wg.Go(func() { n.passPodCIDRs(ctx) })
+	wg.Go(func() { n.keepLabels(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var due time.Time // when the status is compared next

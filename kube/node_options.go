@@ -11,7 +11,8 @@ import (
 // NodeOptions returns the options that make an agent with Options a whole node: its Node
 // object and lease, and the objects, tokens and services of its pods. The agent reports
 // the status of the node and runs all of it. cacheDir is as for Options: what pods need
-// of objects is kept in a directory beside the pods.
+// of objects is kept in a directory beside the pods, and so are the labels of the Node. New
+// pods wait until the Node is known.
 func (k *Kube) NodeOptions(cfg NodeConfig, cacheDir string) ([]agent.Option, error) {
 	reporter := &lateReporter{}
 	if cfg.Reporter == nil {
@@ -24,6 +25,7 @@ func (k *Kube) NodeOptions(cfg NodeConfig, cacheDir string) ([]agent.Option, err
 	if err != nil {
 		return nil, err
 	}
+	n.dir = objectDir(cacheDir)
 	objects := cfg.Objects
 	if objects == nil {
 		var objectsCfg ObjectsConfig
@@ -43,6 +45,7 @@ func (k *Kube) NodeOptions(cfg NodeConfig, cacheDir string) ([]agent.Option, err
 			return runFunc(f), nil
 		}
 	}
+	k.store.hold()
 	return append(k.Options(cacheDir),
 		agent.WithObjects(objects),
 		agent.WithNodeLabels(n.Labels),

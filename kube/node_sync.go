@@ -68,13 +68,20 @@ func (s nodeStore) Resync() error { return nil }
 func (n *Node) set(current *corev1.Node) {
 	n.kube.events.setNode(current)
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	n.current = current
+	if current != nil {
+		n.noteLabels(current)
+	}
+	n.mu.Unlock()
+	if current != nil {
+		n.kube.store.release()
+	}
 }
 
 // observe takes over the response to a request, unless the watch has brought a newer version meanwhile.
 func (n *Node) observe(response *corev1.Node) {
 	n.kube.events.setNode(response)
+	n.kube.store.release()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.current != nil && n.current.UID == response.UID {
@@ -84,6 +91,7 @@ func (n *Node) observe(response *corev1.Node) {
 		}
 	}
 	n.current = response
+	n.noteLabels(response)
 }
 
 // sync registers the node if it is not, and sends its status if it has changed or was

@@ -387,4 +387,6 @@ func TestNode_LateResponseHidesNoChange(t *testing.T) {
 	})
 	require.NoError(t, b.node.sync(t.Context()))
 	assert.Equal(t, "ssd", b.node.Labels()["disk"])
+	b.node.set(nil)
+	assert.Equal(t, "ssd", b.node.Labels()["disk"], "no pod is judged by less while the Node is registered again")
 }

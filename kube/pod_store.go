@@ -30,6 +30,7 @@ type podStore struct {
 	// pods to sort them.
 	order  []*corev1.Pod
 	synced bool
+	held   bool  // pods are not delivered yet
 	err    error // why the API server cannot be listed or watched
 	// deleted are the last versions of the pods that were deleted last, so that an older
 	// event that arrives late does not bring one back.
@@ -269,13 +270,35 @@ func (s *podStore) mirrors() (pods []*corev1.Pod, synced bool) {
 	return pods, s.synced
 }
 
+// hold delivers no pods until release is called: whether one may run depends on the labels of the Node,
+// as with a kubelet.
+func (s *podStore) hold() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = true
+}
+
+// release ends hold: the Node is known.
+func (s *podStore) release() {
+	s.mu.Lock()
+	held := s.held
+	s.held = false
+	s.mu.Unlock()
+	if held {
+		notify.Send(s.changed)
+	}
+}
+
 // set returns all pods but mirror pods, which no agent runs.
 func (s *podStore) set() podsource.Set {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	set := podsource.Set{Incomplete: !s.synced, Pods: make([]podsource.Manifest, 0, len(s.pods))}
+	set := podsource.Set{Incomplete: !s.synced || s.held, Pods: make([]podsource.Manifest, 0, len(s.pods))}
 	if s.err != nil {
 		set.Errors = []podsource.SourceError{{Location: "API server", Err: s.err}}
+	}
+	if s.held {
+		return set
 	}
 	for _, pod := range s.order {
 		if pod != nil && !podspec.IsMirror(pod) {
