@@ -35,6 +35,7 @@ type podStore struct {
 	// deleted are the last versions of the pods that were deleted last, so that an older
 	// event that arrives late does not bring one back.
 	deleted []*corev1.Pod
+	version string // up to which the present reflector has seen all changes; "": not known
 }
 
 type storedPod struct {
@@ -118,6 +119,13 @@ func (s *podStore) put(pod *corev1.Pod) bool {
 			return false
 		}
 	}
+	s.store(pod)
+	return true
+}
+
+// store stores a pod. s.mu is held.
+func (s *podStore) store(pod *corev1.Pod) {
+	previous, ok := s.pods[keyOf(pod)]
 	index := previous.index
 	if !ok || previous.UID != pod.UID {
 		if ok {
@@ -129,7 +137,6 @@ func (s *podStore) put(pod *corev1.Pod) bool {
 	s.order[index] = pod
 	s.pods[keyOf(pod)] = storedPod{pod, index}
 	s.compact()
-	return true
 }
 
 // compact drops the places without a pod once they are the most. s.mu is held.
@@ -192,7 +199,7 @@ func (s *podStore) Replace(list []any, version string) error {
 		}
 		dropManagedFields(pod)
 		listed[keyOf(pod)] = pod
-		if s.put(pod) {
+		if s.put(pod) || s.restore(pod, version) {
 			updated = append(updated, pod)
 		}
 	}
@@ -205,7 +212,7 @@ func (s *podStore) Replace(list []any, version string) error {
 	for _, pod := range removed {
 		s.remove(pod, cmp.Or(version, pod.ResourceVersion)) // the response to an earlier patch may follow
 	}
-	s.synced, s.err = true, nil
+	s.synced, s.err, s.version = true, nil, version
 	s.mu.Unlock()
 	notify.Send(s.changed)
 	for _, pod := range removed {
@@ -215,6 +222,44 @@ func (s *podStore) Replace(list []any, version string) error {
 		s.event(pod, true)
 	}
 	return nil
+}
+
+// restore stores a listed pod that put takes for an older one, if the list as of version is about a later
+// time than what is known of it: the data of the server are those of a backup. s.mu is held.
+func (s *podStore) restore(pod *corev1.Pod, version string) bool {
+	known := s.pods[keyOf(pod)].Pod
+	switch {
+	case pod.Spec.NodeName != s.nodeName:
+		return false
+	case known == nil:
+	case known.UID == pod.UID && known.ResourceVersion == pod.ResourceVersion, !s.isBefore(known, version):
+		return false
+	}
+	for _, d := range s.deleted {
+		if d.UID == pod.UID && !s.isBefore(d, version) {
+			return false
+		}
+	}
+	s.deleted = slices.DeleteFunc(s.deleted, func(d *corev1.Pod) bool { return d.UID == pod.UID })
+	s.store(pod)
+	return true
+}
+
+// isBefore reports whether a list as of version has to have this version of a pod, or a later one. s.mu is held.
+func (s *podStore) isBefore(pod *corev1.Pod, version string) bool {
+	order, err := resourceversion.CompareResourceVersion(pod.ResourceVersion, version)
+	if err == nil && order <= 0 {
+		return true
+	}
+	order, err = resourceversion.CompareResourceVersion(version, s.version) // a list is never older but for that
+	return err == nil && order < 0
+}
+
+// UpdateResourceVersion implements cache.ResourceVersionUpdater.
+func (s *podStore) UpdateResourceVersion(version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version = version
 }
 
 // Resync implements cache.ReflectorStore.

@@ -73,3 +73,45 @@ func TestPodStore_ListIsTheEndOfWhatItLacks(t *testing.T) {
 	require.NoError(t, s.Add(at("30")))
 	assert.Len(t, s.set().Pods, 1)
 }
+
+// KU-1: an API server whose data were restored from a backup has older versions of pods, and pods that were deleted since.
+func TestPodStore_FollowsARestoredServer(t *testing.T) {
+	at := func(name, uid, version string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(uid), ResourceVersion: version},
+			Spec:       corev1.PodSpec{NodeName: "n"},
+		}
+	}
+	for name, listed := range map[string]string{"with versions that go on": "1000", "with the versions of the backup": "50"} {
+		t.Run(name, func(t *testing.T) {
+			s := newPodStore("n")
+			require.NoError(t, s.Replace([]any{at("a", "1", "10"), at("b", "2", "20"), at("c", "3", "30"), at("d", "5", "35")}, "40"))
+			require.NoError(t, s.Update(at("a", "1", "60")))
+			require.NoError(t, s.Delete(at("b", "2", "61")))
+			require.NoError(t, s.Update(at("c", "4", "62")))
+			s.UpdateResourceVersion("70")
+			s.observe(at("d", "5", "80"))
+
+			var changed []string
+			s.setOnEvent(func(pod *corev1.Pod, _ bool) { changed = append(changed, pod.Name) })
+			require.NoError(t, s.Replace([]any{at("a", "1", "10"), at("b", "2", "20"), at("c", "3", "30"), at("d", "5", "35")}, listed))
+			var delivered []string
+			for _, m := range s.set().Pods {
+				delivered = append(delivered, fmt.Sprint(m.Pod.Name, "/", m.Pod.UID, "@", m.Pod.ResourceVersion))
+			}
+			assert.ElementsMatch(t, []string{"a/1@10", "b/2@20", "c/3@30", "d/5@35"}, delivered)
+			assert.ElementsMatch(t, []string{"a", "b", "c", "d"}, changed, "their statuses are compared")
+			require.NoError(t, s.Update(at("b", "2", "55")))
+			pod, _ := s.get(types.NamespacedName{Namespace: "ns", Name: "b"})
+			assert.Equal(t, "55", pod.ResourceVersion)
+		})
+	}
+	t.Run("a list that is only late", func(t *testing.T) {
+		s := newPodStore("n")
+		require.NoError(t, s.Replace([]any{at("a", "1", "10")}, "40"))
+		s.observe(at("a", "1", "60"))
+		require.NoError(t, s.Replace([]any{at("a", "1", "10")}, "50"))
+		pod, _ := s.get(types.NamespacedName{Namespace: "ns", Name: "a"})
+		assert.Equal(t, "60", pod.ResourceVersion)
+	})
+}

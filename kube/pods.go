@@ -87,6 +87,7 @@ func (p *Pods) Watch(ctx context.Context, deliver func(podsource.Set)) error {
 }
 
 func (p *Pods) reflector() *cache.Reflector {
+	p.k.store.UpdateResourceVersion("") // the first list of a reflector may be of any time
 	client, store := p.k.cfg.Client.CoreV1().Pods(metav1.NamespaceAll), p.k.store
 	mine := fields.OneTermEqualSelector("spec.nodeName", p.k.cfg.NodeName).String()
 	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
