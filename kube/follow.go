@@ -2,13 +2,16 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -63,7 +66,7 @@ func newSelectingFollower[L runtime.Object](
 			o.FieldSelector = selector
 			w, err := client.Watch(ctx, o)
 			f.record(ctx, err)
-			return w, err
+			return w, asFinal(o, err)
 		},
 	}, k.cfg.Client)
 	f.reflector = cache.NewReflectorWithOptions(lw, object, store, cache.ReflectorOptions{
@@ -71,6 +74,18 @@ func newSelectingFollower[L runtime.Object](
 		Backoff: &wait.Backoff{Duration: minFollowBackOff, Cap: maxFollowBackOff, Steps: 10, Factor: 2, Jitter: followJitter},
 	})
 	return f
+}
+
+// asFinal has a reflector return the error of a watch with initial events. Of some errors it would wait for the end
+// of its back-off otherwise, also after the end of the context.
+func asFinal(o metav1.ListOptions, err error) error {
+	if err == nil || o.SendInitialEvents == nil {
+		return err
+	}
+	if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
+		return errors.New(err.Error()) // not of the type for which it waits
+	}
+	return err
 }
 
 func (f *follower) record(ctx context.Context, err error) {

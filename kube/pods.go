@@ -101,7 +101,7 @@ func (p *Pods) reflector() *cache.Reflector {
 			o.FieldSelector = mine
 			w, err := client.Watch(ctx, o)
 			p.record(ctx, o, err)
-			return w, err
+			return w, asFinal(o, err)
 		},
 	}, p.k.cfg.Client)
 	logger := logr.FromSlogHandler(p.k.cfg.Logger.Handler())
