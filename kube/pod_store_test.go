@@ -74,7 +74,7 @@ func TestPodStore_ListIsTheEndOfWhatItLacks(t *testing.T) {
 	assert.Len(t, s.set().Pods, 1)
 }
 
-// KU-1: an API server whose data were restored from a backup has older versions of pods, and pods that were deleted since.
+// KU-11: an API server whose data were restored from a backup has older versions of pods, and pods that were deleted since.
 func TestPodStore_FollowsARestoredServer(t *testing.T) {
 	at := func(name, uid, version string) *corev1.Pod {
 		return &corev1.Pod{
