@@ -74,7 +74,7 @@ func (v *validator) envSource(path *field.Path, s *corev1.EnvVarSource) {
 // fileKeyRef checks a variable in a file of an emptyDir volume.
 func (v *validator) fileKeyRef(path *field.Path, r *corev1.FileKeySelector) {
 	v.need(path.Child("key"), r.Key, validation.IsRelaxedEnvVarName)
-	v.need(path.Child("path"), r.Path, isInside)
+	v.need(path.Child("path"), r.Path, noTraversal)
 	at := path.Child("volumeName")
 	v.need(at, r.VolumeName, nil)
 	volume := v.volumes[r.VolumeName]

@@ -47,9 +47,10 @@ func (tr *Translator) fileKey(r *corev1.FileKeySelector) (string, bool, error) {
 }
 
 // readInside reads a regular file below a directory that containers write to: no
-// link leads out of it, and nothing that could block is opened.
+// link leads out of it, and nothing that could block is opened. A slash at the
+// beginning of the path is the directory itself.
 func readInside(dir, path string) ([]byte, error) {
-	if !filepath.IsLocal(path) {
+	if path = strings.TrimLeft(path, "/"); !filepath.IsLocal(path) {
 		return nil, fmt.Errorf("the path leads out of the volume: %w", runtime.ErrInvalid)
 	}
 	root, err := os.OpenRoot(dir)

@@ -60,6 +60,9 @@ func TestFileKey(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, ok)
 	assert.Equal(t, "hush", value)
+	value, _, err = ask("v", "//env", "KEY", false)
+	require.NoError(t, err, "the volume is the root")
+	assert.Equal(t, "hush", value)
 	value, _, err = ask("v", "full", "KEY", false)
 	require.NoError(t, err)
 	assert.Len(t, value, envFileLimit-100)
@@ -73,7 +76,7 @@ func TestFileKey(t *testing.T) {
 		require.ErrorIs(t, err, runtime.ErrNotFound)
 		assert.False(t, ok)
 	}
-	for _, path := range []string{"out", "../x", "/etc/hostname", "torn", "big", "folder"} {
+	for _, path := range []string{"out", "../x", "/../x", "torn", "big", "folder"} {
 		_, ok, err := ask("v", path, "KEY", true)
 		require.ErrorContains(t, err, `key "KEY" of file "`+path+`" in volume "v"`)
 		assert.NotContains(t, err.Error(), "hush")
