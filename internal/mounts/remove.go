@@ -261,7 +261,7 @@ func openDir(parent int, name string) (int, error) {
 	if !errors.Is(err, unix.EACCES) {
 		return fd, err
 	}
-	if err := unix.Fchmodat(parent, name, 0o700, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := allowAccess(parent, name); err != nil {
 		return -1, err
 	}
 	return unix.Openat(parent, name, flags, 0)

@@ -2,6 +2,7 @@ package mounts
 
 import (
 	"errors"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,4 +31,15 @@ func statx(fd int, path string) (st unix.Statx_t, err error) {
 			return st, err
 		}
 	}
+}
+
+// allowAccess gives the owner all rights on a directory. A symbolic link is not followed: before Linux 6.6 chmod cannot leave one
+// alone by itself.
+func allowAccess(parent int, name string) error {
+	fd, err := unix.Openat(parent, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	// A descriptor opened with O_PATH has no fchmod.
+	return errors.Join(unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), 0o700), unix.Close(fd))
 }
