@@ -125,9 +125,9 @@ func checkUID(uid types.UID) error {
 	if len(uid) == 0 || len(uid) > maxNameSize {
 		return fmt.Errorf("pod UID of %d bytes cannot name a cgroup", len(uid))
 	}
-	for _, r := range uid {
+	for i, r := range uid {
 		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_':
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.' && i > 0:
 		default:
 			return fmt.Errorf("pod UID %q cannot name a cgroup", string(uid))
 		}

@@ -16,7 +16,7 @@ func TestNames_AreOfOnePod(t *testing.T) {
 		n := names{driver, "/"}
 		for _, tier := range tiers() {
 			owners := map[string]types.UID{}
-			for _, want := range []types.UID{"a", "a-b", "a_b", "a-_-b_", "a_-_b-", "x5f", "_x5f"} {
+			for _, want := range []types.UID{"a", "a-b", "a_b", "a-_-b_", "a_-_b-", "x5f", "_x5f", "a.b", "a.slice"} {
 				group, err := n.pod(tier, want)
 				require.NoError(t, err)
 				require.Equal(t, n.tier(tier), path.Dir(group))
