@@ -16,6 +16,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/atomicfile"
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // records keep who pulled which image, in memory and on the disk. It is safe
@@ -241,7 +242,10 @@ func (r *records) attempt(ctx context.Context, req Request, auth *v1.AuthConfig,
 	id, err := r.cfg.Service.PullImage(ctx, &v1.PullImageRequest{
 		Image: &v1.ImageSpec{Image: req.Ref, Annotations: req.Annotations, RuntimeHandler: req.handler}, Auth: auth, SandboxConfig: sandbox,
 	})
-	if err != nil {
+	switch {
+	case isLost(ctx, err):
+		return "", err // the image may be there: the pull stays one that has begun, so that it does not count as preloaded
+	case err != nil:
 		r.end(req, auth)
 		if auth != nil {
 			r.ended(ctx, req)
@@ -261,6 +265,11 @@ func (r *records) attempt(ctx context.Context, req Request, auth *v1.AuthConfig,
 	}
 	r.pulled(ctx, id, req, auth)
 	return id, nil
+}
+
+// isLost reports whether the end of a pull is not known: it was not waited for, or the runtime went away.
+func isLost(ctx context.Context, err error) bool {
+	return err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, runtime.ErrUnavailable))
 }
 
 func isImageID(s string) bool {

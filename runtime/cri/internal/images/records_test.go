@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // annOnly is a registry that lets ann alone pull, but for images with "public" in their
@@ -140,6 +142,41 @@ func TestRecords_UnknownID(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, mayUse(t, p, id, private, "ann"))
 	assert.False(t, mayUse(t, p, id, private, "bob"))
+}
+
+// IM-6: an image whose pull was not answered does not count as preloaded, in this process and the next.
+func TestRecords_LostAnswer(t *testing.T) {
+	for name, err := range map[string]error{
+		"the runtime went away": runtime.ErrUnavailable, "no answer in time": context.DeadlineExceeded, "no pod waits any more": context.Canceled,
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			f := &fakeService{}
+			f.registry = func(pull context.Context, ref, _ string) error {
+				f.preload(ref)
+				if errors.Is(err, context.Canceled) {
+					cancel()
+					<-pull.Done()
+				}
+				return err
+			}
+			_, recorded := recordIn(t)
+			p := f.puller(recorded)
+			_, got := pullNow(ctx, p, request(t, private, "ann"))
+			require.ErrorIs(t, got, err)
+			f.registry = annOnly
+			id := f.images[private].GetId()
+			for range 2 {
+				assert.False(t, mayUse(t, p, id, private, ""))
+				p = f.puller(recorded)
+			}
+			_, got = pullNow(t.Context(), p, request(t, private, "ann"))
+			require.NoError(t, got)
+			assert.True(t, mayUse(t, p, id, private, "ann"))
+			assert.False(t, mayUse(t, p, id, private, "bob"))
+		})
+	}
 }
 
 // A pull that did not bring the image leaves no trace once it has ended.
