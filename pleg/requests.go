@@ -62,7 +62,8 @@ func (g *Generator) requestNewerThan(uid types.UID, at time.Time) (runtime.Pod, 
 	if in := r.joinable(at); in != nil {
 		return runtime.Pod{}, in, nil
 	}
-	if r.current == nil && r.next == nil && isSameInstant(r.observedAt, r.requestedAt, at) {
+	// After a failure a later request of that instant is not answered.
+	if r.current == nil && r.next == nil && r.failures == 0 && isSameInstant(r.observedAt, r.requestedAt, at) {
 		return r.observed, nil, nil
 	}
 	return runtime.Pod{}, g.requestInspection(r, at, true), nil

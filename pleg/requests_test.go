@@ -28,6 +28,7 @@ func TestGenerator_RequestNewerThan(t *testing.T) {
 		{"a state of that time for an earlier request", podRecord{observedAt: now, requestedAt: earlier}, false, false},
 		{"a state of that time that was requested then", podRecord{observedAt: now, requestedAt: now}, true, false},
 		{"the same, and it was requested again", podRecord{observedAt: now, requestedAt: now, next: other}, false, false},
+		{"the same, and an inspection has failed since", podRecord{observedAt: now, requestedAt: now, failures: 1}, false, false},
 		{"a newer inspection", podRecord{current: &inspection{startTime: now.Add(1)}}, false, true},
 		{"an older inspection", podRecord{current: &inspection{startTime: earlier, requestedAt: now}}, false, false},
 		{"an inspection of that time", podRecord{current: &inspection{startTime: now}}, false, false},
