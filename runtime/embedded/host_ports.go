@@ -27,11 +27,13 @@ type hostPorts struct {
 }
 
 // servedPorts returns the ports of a pod that must be forwarded. On the host's network
-// a container has its host port already, as has a host process with the same port.
-func servedPorts(pod *v1.PodSandboxConfig) []*v1.PortMapping {
+// a container has its host port already, as has a host process with the same port: local is
+// whether the addresses of pods are the machine's.
+func servedPorts(pod *v1.PodSandboxConfig, local bool) []*v1.PortMapping {
 	var ports []*v1.PortMapping
 	for _, m := range pod.GetPortMappings() {
-		if m.GetHostPort() > 0 && m.GetHostPort() != m.GetContainerPort() && m.GetProtocol() == v1.Protocol_TCP && !hostNetwork(pod) {
+		isOpen := local && m.GetHostPort() == m.GetContainerPort()
+		if m.GetHostPort() > 0 && !isOpen && m.GetProtocol() == v1.Protocol_TCP && !hostNetwork(pod) {
 			ports = append(ports, m)
 		}
 	}
@@ -41,7 +43,8 @@ func servedPorts(pod *v1.PodSandboxConfig) []*v1.PortMapping {
 // openPorts opens all host ports of s or fails.
 func (r *Runtime) openPorts(ctx context.Context, s *sandbox) (*hostPorts, error) {
 	d, can := capability.Of[Dialer](r.cfg.Executor)
-	ports := servedPorts(s.config)
+	_, local := capability.Of[PodIPAllocator](r.cfg.Executor)
+	ports := servedPorts(s.config, local)
 	if !r.cfg.HostPorts || !can || len(ports) == 0 {
 		return nil, nil
 	}

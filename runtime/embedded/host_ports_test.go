@@ -54,6 +54,23 @@ func accepts(results ...any) fakeListener {
 	}}
 }
 
+// A simulated container does not listen on this machine, as a host process does.
+func TestHostPorts_ServeThePortOfTheContainer(t *testing.T) {
+	pod := &v1.PodSandboxConfig{PortMappings: []*v1.PortMapping{
+		{HostPort: 80, ContainerPort: 80}, {HostPort: 81, ContainerPort: 80}, {HostPort: 53, ContainerPort: 53, Protocol: v1.Protocol_UDP}, {ContainerPort: 82},
+	}}
+	numbers := func(local bool) (ports []int32) {
+		for _, m := range servedPorts(pod, local) {
+			ports = append(ports, m.GetHostPort())
+		}
+		return ports
+	}
+	assert.Equal(t, []int32{80, 81}, numbers(false))
+	assert.Equal(t, []int32{81}, numbers(true))
+	pod.Linux = &v1.LinuxPodSandboxConfig{SecurityContext: &v1.LinuxSandboxSecurityContext{NamespaceOptions: &v1.NamespaceOption{Network: v1.NamespaceMode_NODE}}}
+	assert.Empty(t, numbers(false))
+}
+
 func TestHostPorts_AcceptAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, accepted := net.Pipe()
