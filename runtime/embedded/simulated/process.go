@@ -258,6 +258,9 @@ func (p *process) Exec(ctx context.Context, e embedded.Exec) (int32, error) {
 	}
 	script, ok := compile(e.Cmd)
 	if !ok {
+		if len(e.Cmd) > 0 {
+			printLine(e.IO, OutputLine{Stderr: true, Text: e.Cmd[0] + ": command not simulated"})
+		}
 		return 127, nil
 	}
 	return p.command(ctx, func(ctx context.Context) (int32, error) { return play(ctx, script, e.IO) })

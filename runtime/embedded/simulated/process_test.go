@@ -141,13 +141,13 @@ func TestProcess_CommandsFollowTheScript(t *testing.T) {
 		annotation string
 		cmd        []string
 		code       int32
-		out        string
+		out        string // and errors
 		took       time.Duration
 	}{
 		"a code":       {"sim.sublet.dev/exec-exit-code: 3", []string{"anything"}, 3, "", 0},
 		"a delay":      {"sim.sublet.dev/exec-delay: 2s", []string{"anything"}, 0, "", 2 * time.Second},
 		"an output":    {"sim.sublet.dev/exec-output: text", []string{"anything"}, 0, "text\n", 0},
-		"nothing":      {"sim.sublet.dev/cpu: 1", []string{"anything"}, 127, "", 0},
+		"nothing":      {"sim.sublet.dev/cpu: 1", []string{"anything"}, 127, "anything: command not simulated\n", 0},
 		"a sleep":      {"sim.sublet.dev/cpu: 1", []string{"sh", "-c", "sleep 3; exit 4"}, 4, "", 3 * time.Second},
 		"to signal it": {"sim.sublet.dev/cpu: 1", []string{"kill", "-9", "1"}, 0, "", 0},
 	} {
@@ -159,7 +159,7 @@ func TestProcess_CommandsFollowTheScript(t *testing.T) {
 				r, err := g.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: tc.cmd})
 				require.NoError(t, err)
 				assert.Equal(t, tc.code, r.GetExitCode())
-				assert.Equal(t, tc.out, string(r.GetStdout()))
+				assert.Equal(t, tc.out, string(r.GetStdout())+string(r.GetStderr()))
 				assert.Equal(t, tc.took, time.Since(start))
 				want := v1.ContainerState_CONTAINER_RUNNING
 				if tc.cmd[0] == "kill" {
