@@ -134,14 +134,7 @@ func checkSecurity(c *embedded.Container, isolated bool) error {
 // environ returns the complete environment of c.
 func (h *Executor) environ(c *embedded.Container, isolated bool, dir string) []string {
 	env := append(c.Environ(), h.cfg.Env...)
-	def := func(name, value string) {
-		for _, pair := range env {
-			if strings.HasPrefix(pair, name+"=") {
-				return
-			}
-		}
-		env = append(env, name+"="+value)
-	}
+	def := func(name, value string) { env = withDefault(env, name, value) }
 	path := h.cfg.Path
 	if path == "" {
 		path = defaultPath
@@ -151,15 +144,22 @@ func (h *Executor) environ(c *embedded.Container, isolated bool, dir string) []s
 	if host := c.Pod.GetHostname(); host != "" {
 		def("HOSTNAME", host)
 	}
-	if c.Config.GetTty() {
-		def("TERM", "xterm")
-	}
 	for _, m := range c.Config.GetMounts() {
 		if !isolated && c.IsTerminationMessage(m) {
 			def(EnvTerminationLog, m.GetHostPath())
 		}
 	}
 	return append(env, EnvContainerID+"="+c.ID)
+}
+
+// withDefault adds a variable that env does not have.
+func withDefault(env []string, name, value string) []string {
+	for _, pair := range env {
+		if strings.HasPrefix(pair, name+"=") {
+			return env
+		}
+	}
+	return append(env, name+"="+value)
 }
 
 // lookPath finds the program of argv in the container's PATH.

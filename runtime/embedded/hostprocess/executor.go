@@ -49,7 +49,8 @@ import (
 // There is none but, for root on Linux 5.12 or later, mounts, the host name and the
 // root directory itself: "/" is a private copy with the host's entries, so that changes
 // of "/" do not reach the host. Everything below is the host's. Limits, capabilities,
-// devices and security profiles have no effect.
+// devices and security profiles have no effect. The OOM score of a container is set on
+// Linux, as far as the user of this process may.
 //
 // Security settings of a pod are applied or rejected, never ignored:
 // allowPrivilegeEscalation false (no_new_privs, on Linux), readOnlyRootFilesystem (for

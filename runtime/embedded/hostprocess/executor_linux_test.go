@@ -1,6 +1,7 @@
 package hostprocess
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
 )
 
@@ -71,6 +73,36 @@ func TestExecutor_SetsEnvironmentAndDirectory(t *testing.T) {
 	}, "sh", "-c", `echo "$A|$HOSTNAME|$SECRET_OF_THE_AGENT|$(pwd)"`)
 	g.AwaitExit(t, id)
 	assert.Equal(t, []string{"stdout F 1 2|box||" + dir}, embeddedtest.ReadLog(t, path))
+}
+
+// RT-11
+func TestExecutor_SetsTheOOMScore(t *testing.T) {
+	g := hostRig(t)
+	cfg, path := embeddedtest.WithLogs(t, embeddedtest.PodConfig("p"))
+	id := g.Start(t, g.RunPod(t, cfg), func(c *v1.ContainerConfig) {
+		c.Linux = &v1.LinuxContainerConfig{Resources: &v1.LinuxContainerResources{OomScoreAdj: 987}}
+	}, "sh", "-c", "cat /proc/self/oom_score_adj; exec sleep 1000")
+	assert.Equal(t, "987", g.shell(t, id, "cat /proc/self/oom_score_adj"))
+	require.Eventually(t, func() bool { return len(embeddedtest.ReadLog(t, path)) > 0 }, time.Minute, 5*time.Millisecond)
+	assert.Equal(t, []string{"stdout F 987"}, embeddedtest.ReadLog(t, path))
+}
+
+// Programs that draw on their terminal need to know its kind.
+func TestExecutor_SetsTheKindOfATerminal(t *testing.T) {
+	g := hostRig(t)
+	sb := g.RunPod(t, embeddedtest.PodConfig("p"))
+	for attempt, want := range []string{"xterm", "vt100"} {
+		id := g.Start(t, sb, func(c *v1.ContainerConfig) {
+			c.Metadata.Attempt = uint32(attempt)
+			if want != "xterm" {
+				c.Envs = []*v1.KeyValue{{Key: "TERM", Value: []byte(want)}}
+			}
+		}, "sleep", "1000")
+		var stdout bytes.Buffer
+		_, err := g.ExecStreams(t.Context(), id, embedded.Exec{Cmd: []string{"sh", "-c", "echo $TERM"}, IO: embedded.IO{Stdout: &stdout, TTY: true}})
+		require.NoError(t, err)
+		assert.Equal(t, want, strings.TrimSpace(stdout.String()))
+	}
 }
 
 func TestExecutor_Stops(t *testing.T) {

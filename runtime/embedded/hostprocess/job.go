@@ -19,6 +19,7 @@ type job struct {
 	argv []string
 	dir  string
 	env  []string
+	oom  int64 // score for the kernel when it is out of memory; on Linux
 	attr *syscall.SysProcAttr
 
 	proc   *os.Process

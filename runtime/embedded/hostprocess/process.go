@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -158,7 +159,12 @@ func (p *containerProcess) launch(argv []string, sio embedded.IO) (*job, error) 
 	} else if !st.IsDir() {
 		return nil, fmt.Errorf("working directory %q: not a directory", p.dir)
 	}
-	j := &job{path: path, argv: argv, dir: p.dir, env: p.env, attr: attributes(p.cred)}
+	env := p.env
+	if sio.TTY {
+		env = withDefault(slices.Clip(env), "TERM", "xterm")
+	}
+	oom := p.c.Config.GetLinux().GetResources().GetOomScoreAdj()
+	j := &job{path: path, argv: argv, dir: p.dir, env: env, oom: oom, attr: attributes(p.cred)}
 	if err := j.connect(sio); err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -83,17 +84,25 @@ func (j *job) spawn(t tag) (*os.Process, error) {
 		j.attr.Ptrace = false
 		proc, err = j.fork()
 	}
-	if err != nil || t == 0 {
-		return proc, err
+	if err != nil {
+		return nil, err
 	}
 	if j.attr.Ptrace {
 		await(proc.Pid, unix.WSTOPPED|unix.WEXITED)
 	}
-	j.tagged = t.set(proc.Pid) == nil // else it has exited, or it is not permitted
+	setOOMScore(proc.Pid, j.oom)
+	j.tagged = t != 0 && t.set(proc.Pid) == nil // else it has exited, or it is not permitted
 	if j.attr.Ptrace {
 		_ = unix.PtraceDetach(proc.Pid) // it may have exited
 	}
 	return proc, nil
+}
+
+// setOOMScore sets how soon the kernel kills a process when it is out of memory. Without it that
+// would be as late as this process, which its service may have protected. An ordinary user can
+// only make it sooner than that.
+func setOOMScore(pid int, score int64) {
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), strconv.AppendInt(nil, score, 10), 0o600)
 }
 
 // privileged reports whether a program raises the privileges of its process.
