@@ -60,22 +60,48 @@ func parseStat(pid int, b []byte) (process, bool) {
 	}, true
 }
 
-// processes returns all running processes of this machine.
-func processes() []process {
+// eachProcess calls f for each running process of this machine. A process that is there at the
+// end and that f has not got was started by one that f has got, and that still ran after f.
+func eachProcess(f func(process)) {
+	eachNew(pids, func(pid int) {
+		if p, ok := readProcess(pid); ok {
+			f(p)
+		}
+	})
+}
+
+// maxRounds bounds how often processes are listed, where they are started faster than listed.
+const maxRounds = 20
+
+// eachNew calls f for all that list returns, and lists again until there is nothing new: a
+// process that was listed may have started another one, and have exited before f.
+func eachNew(list func() []int, f func(int)) {
+	listed := map[int]bool{}
+	for range maxRounds {
+		isNew := false
+		for _, pid := range list() {
+			if !listed[pid] {
+				listed[pid], isNew = true, true
+				f(pid)
+			}
+		}
+		if !isNew {
+			return
+		}
+	}
+}
+
+// pids returns the numbers of all processes.
+func pids() (all []int) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer func() { _ = dir.Close() }() // only read
 	names, _ := dir.Readdirnames(-1)
-	all := make([]process, 0, len(names))
 	for _, n := range names {
-		pid, err := strconv.Atoi(n)
-		if err != nil {
-			continue
-		}
-		if p, ok := readProcess(pid); ok {
-			all = append(all, p)
+		if pid, err := strconv.Atoi(n); err == nil {
+			all = append(all, pid)
 		}
 	}
 	return all
@@ -111,14 +137,14 @@ func (t *procTable) of(session int, of tag) embedded.Usage {
 // read reads the usage of all processes.
 func (t *procTable) read() {
 	t.tagged, t.session = map[tag]embedded.Usage{}, map[int]embedded.Usage{}
-	for _, p := range processes() {
+	eachProcess(func(p process) {
 		u := embedded.Usage{CPU: p.cpu, RSS: p.rss, WorkingSet: p.rss, Processes: 1}
 		if tag := tagOf(p.pid); tag != 0 {
 			t.tagged[tag] = sum(t.tagged[tag], u)
 		} else {
 			t.session[p.session] = sum(t.session[p.session], u)
 		}
-	}
+	})
 }
 
 // sum returns the sum of two usages.

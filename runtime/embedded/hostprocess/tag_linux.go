@@ -143,22 +143,23 @@ func killAll(tags map[tag]bool, ids map[string]bool) {
 // members returns the running processes with one of the tags or ids, and their
 // descendants.
 func members(tags map[tag]bool, ids map[string]bool) []process {
-	all := processes()
+	var all []process
 	in := map[int]process{}
-	for _, p := range all {
+	eachProcess(func(p process) {
 		if p.pid == os.Getpid() {
-			continue
+			return
 		}
+		all = append(all, p)
 		if (tags[tagOf(p.pid)] || len(ids) > 0 && ids[containerOf(p.pid)]) && p.exists() {
 			in[p.pid] = p
 		}
-	}
+	})
 	for more := true; more; {
 		more = false
 		for _, p := range all {
 			parent, ok := in[p.parent]
 			_, known := in[p.pid]
-			if !ok || known || p.pid == os.Getpid() || p.start < parent.start { // its parent exited, and the PID was reused
+			if !ok || known || p.start < parent.start { // its parent exited, and the PID was reused
 				continue
 			}
 			in[p.pid], more = p, true

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -177,4 +178,20 @@ func FuzzContainerIn(f *testing.F) {
 		got := containerIn(strings.NewReader(before + "\x00" + EnvContainerID + "=" + id + "\x00" + after))
 		require.Equal(t, id, got)
 	})
+}
+
+// A process exits while processes are listed, and leaves another one behind.
+func TestEachNew_FindsWhatAnotherHasStarted(t *testing.T) {
+	running := []int{1, 2}
+	var found []int
+	eachNew(func() []int { return slices.Clone(running) }, func(pid int) {
+		found = append(found, pid)
+		if pid == 2 {
+			running = []int{1, 4}
+		}
+	})
+	assert.Equal(t, []int{1, 2, 4}, found)
+	last := 0
+	eachNew(func() []int { last++; return []int{last} }, func(int) {})
+	assert.Equal(t, maxRounds, last, "new ones without end")
 }
