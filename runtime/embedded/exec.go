@@ -54,8 +54,8 @@ func (r *Runtime) process(id string) (*container, Process, error) {
 // ExecSync implements the CRI. A command that outlives its timeout is killed and
 // the call fails with DeadlineExceeded.
 func (r *Runtime) ExecSync(ctx context.Context, req *v1.ExecSyncRequest) (*v1.ExecSyncResponse, error) {
-	if len(req.GetCmd()) == 0 {
-		return nil, status.Error(codes.InvalidArgument, "exec: cmd is empty")
+	if err := checkCommand(req.GetCmd()); err != nil {
+		return nil, err
 	}
 	c, proc, err := r.process(req.GetContainerId())
 	if err != nil {
@@ -76,6 +76,14 @@ func (r *Runtime) ExecSync(ctx context.Context, req *v1.ExecSyncRequest) (*v1.Ex
 		return nil, statusError("exec in container "+c.ID, err)
 	}
 	return &v1.ExecSyncResponse{Stdout: stdout.b.Bytes(), Stderr: stderr.b.Bytes(), ExitCode: code}, nil
+}
+
+// checkCommand validates what no executor can run.
+func checkCommand(cmd []string) error {
+	if len(cmd) == 0 {
+		return status.Error(codes.InvalidArgument, "exec: cmd is empty")
+	}
+	return nil
 }
 
 // budget is the number of bytes that streams may still keep together.
@@ -107,6 +115,9 @@ func (w *capped) Write(p []byte) (int, error) {
 // ExecStreams runs a command in a running container with the streams of the caller. It
 // blocks until the command exits or ctx ends.
 func (r *Runtime) ExecStreams(ctx context.Context, id string, e Exec) (int32, error) {
+	if err := checkCommand(e.Cmd); err != nil {
+		return 0, err
+	}
 	_, proc, err := r.process(id)
 	if err != nil {
 		return 0, err
@@ -209,6 +220,9 @@ func (r *Runtime) streamingServer() (StreamingServer, error) {
 
 // Exec implements the CRI.
 func (r *Runtime) Exec(_ context.Context, req *v1.ExecRequest) (*v1.ExecResponse, error) {
+	if err := checkCommand(req.GetCmd()); err != nil {
+		return nil, err
+	}
 	s, err := r.streamingServer()
 	if err != nil {
 		return nil, err

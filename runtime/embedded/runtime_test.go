@@ -238,3 +238,20 @@ func TestRuntime_ReportsContainersOnceTheyAreCreated(t *testing.T) {
 		assert.Equal(t, []int{1, 1}, []int{listed, inStatus})
 	})
 }
+
+// Executors are not asked to run nothing.
+func TestRuntime_ExecNeedsACommand(t *testing.T) {
+	g := newRig(t, embedded.Config{})
+	id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil)
+	for name, exec := range map[string]func() error{
+		"ExecStreams": func() error { _, err := g.ExecStreams(t.Context(), id, embedded.Exec{}); return err },
+		"ExecSync":    func() error { _, err := g.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id}); return err },
+		"Exec": func() error {
+			_, err := g.CRI.Exec(t.Context(), &v1.ExecRequest{ContainerId: id, Stdout: true})
+			return err
+		},
+	} {
+		err := exec()
+		assert.Equal(t, codes.InvalidArgument, status.Code(err), "%s: %v", name, err)
+	}
+}
