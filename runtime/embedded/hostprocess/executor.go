@@ -44,6 +44,9 @@ import (
 // directories removed, when the next container is created under the same
 // Config.Root.
 //
+// Where the embedding process is process 1, as in an image, or a subreaper, it becomes the
+// parent of processes that outlive theirs. They are reaped after their container has exited.
+//
 // # Isolation
 //
 // There is none but, for root on Linux 5.12 or later, mounts, the host name and the

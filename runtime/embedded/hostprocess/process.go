@@ -76,6 +76,7 @@ type containerProcess struct {
 	disk scratchUsage
 
 	hasUntagged atomic.Bool // some of its processes may have no tag
+	jobs        sync.Map    // keys: PIDs of processes that others wait for
 }
 
 // killRest kills the other processes of the container after the exit of its first.
@@ -88,6 +89,9 @@ func (p *containerProcess) killRest() {
 		ids[p.c.ID] = true
 	}
 	killAll(tags, ids)
+	if p.tag != 0 {
+		reap(p.tag, &p.jobs)
+	}
 }
 
 // setEnvironment sets the directory and the environment of the container. The calling
@@ -171,6 +175,7 @@ func (p *containerProcess) launch(argv []string, sio embedded.IO) (*job, error) 
 	if err := j.start(p.tag); err != nil {
 		return nil, fmt.Errorf("run %s in %s: %w", path, p.dir, explainDenied(err, p.dir, p.cred))
 	}
+	p.jobs.Store(j.proc.Pid, nil)
 	if !j.tagged {
 		p.hasUntagged.Store(true)
 	}
@@ -214,7 +219,9 @@ func (p *containerProcess) Exec(ctx context.Context, e embedded.Exec) (int32, er
 		started <- j
 		exitOf(j.proc.Pid)
 		// Its background processes run on in the container.
-		done <- result{code: j.finish(ctx.Done())}
+		code := j.finish(ctx.Done())
+		p.jobs.Delete(j.proc.Pid)
+		done <- result{code: code}
 	})
 	var (
 		j      *job

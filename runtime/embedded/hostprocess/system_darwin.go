@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -95,6 +96,8 @@ func newTag(string) (tag, error) { return 0, nil }
 func readTag(string) tag { return 0 }
 
 func killAll(map[tag]bool, map[string]bool) {}
+
+func reap(tag, *sync.Map) {}
 
 // procTable is empty here.
 type procTable struct{}

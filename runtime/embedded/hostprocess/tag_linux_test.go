@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
@@ -194,4 +195,25 @@ func TestEachNew_FindsWhatAnotherHasStarted(t *testing.T) {
 	last := 0
 	eachNew(func() []int { last++; return []int{last} }, func(int) {})
 	assert.Equal(t, maxRounds, last, "new ones without end")
+}
+
+// This process is process 1 for its containers, and their processes are no zombies in the end.
+func TestExecutor_ReapsWhatOutlivesItsParent(t *testing.T) {
+	require.NoError(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
+	g := hostRig(t)
+	left, running := filepath.Join(t.TempDir(), "left"), filepath.Join(t.TempDir(), "running")
+	id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil, "sh", "-c", "(setsid sh -c 'echo $$ > "+left+"; exec sleep 1000' &); exec sleep 1000")
+	pid := pidIn(t, left)
+	code := make(chan int32, 1)
+	go func() {
+		r, err := g.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "echo $$ > " + running + "; exec sleep 1000"}})
+		assert.NoError(t, err)
+		code <- r.GetExitCode()
+	}()
+	pidIn(t, running)
+	g.Stop(t, id, 0)
+	assert.Equal(t, int32(137), g.Inspect(t, id).GetExitCode())
+	assert.Equal(t, int32(137), <-code, "of a command that others wait for")
+	assert.NoDirExists(t, fmt.Sprintf("/proc/%d", pid))
 }
