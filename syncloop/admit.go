@@ -11,6 +11,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podworkers"
 )
 
 // inOrder returns new pods in the order in which they start: running pods first,
@@ -63,17 +64,22 @@ func (p *PodManager) updateExpected() {
 	p.expected = still
 }
 
-// isActive reports whether one of activePods still uses resources.
+// isActive reports whether one of activePods still uses resources. One that has ended does not, though its
+// volumes may still be unmounted: a scheduler gives its place to another pod once it is reported as ended.
 func (p *PodManager) isActive(pod *corev1.Pod) bool {
-	if p.get(pod.UID) != nil {
-		st, ok := p.cfg.Workers.State(pod.UID)
-		return !ok || !st.Idle
+	if p.get(pod.UID) == nil {
+		_, ok := p.expected[pod.UID]
+		return ok
 	}
-	_, ok := p.expected[pod.UID]
-	return ok
+	st, ok := p.cfg.Workers.State(pod.UID)
+	if !ok || st.Phase > podworkers.Terminating {
+		return !ok
+	}
+	status, _ := p.cfg.Statuses.Get(pod.UID)
+	return !podspec.IsTerminalPhase(status.Phase)
 }
 
-// admit calls the admitters. Pods that have finished are removed from activePods only
+// admit calls the admitters. Pods that have ended are removed from activePods only
 // if the pod would be rejected with them.
 func (p *PodManager) admit(pod *corev1.Pod) podspec.AdmitResult {
 	v := p.runAdmitters(pod, p.activePods.pods)

@@ -62,7 +62,7 @@ func (noInspector) IsRunning(types.UID) bool { return false }
 func (noInspector) Uninspected() []types.UID { return nil }
 
 // Admitter decides whether a new pod may run beside the other pods. These are in no
-// order: the admitted pods that have not finished, and those that have run since before
+// order: the admitted pods that have not ended, and those that have run since before
 // this process started and may be desired. Admit does no I/O and does not block.
 type Admitter interface {
 	Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult
@@ -179,7 +179,7 @@ type PodManager struct {
 	// terminatePredecessors is that of the Housekeeper; nil: there is none.
 	terminatePredecessors func(added []*corev1.Pod)
 
-	// activePods are the other pods for admission. Some may have finished since: they
+	// activePods are the other pods for admission. Some may have ended since: they
 	// are removed before a pod is rejected because of them.
 	activePods podSet
 	// expected are those of activePods that were not added yet; nil before the first

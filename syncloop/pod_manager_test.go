@@ -109,6 +109,30 @@ func TestPodManager_FinishedPodsUseNoResources(t *testing.T) {
 	assert.Equal(t, []string{"refuse d: OutOfpods: 1 pods are here"}, p.do(podsource.Add, newPod("d")))
 }
 
+// SL-3: a pod that is reported as ended does not count, though it has not finished: a scheduler has given its place away.
+func TestPodManager_EndedPodsUseNoResources(t *testing.T) {
+	for name, tc := range map[string]struct {
+		phase podworkers.Phase
+		as    corev1.PodPhase // reported
+		want  string
+	}{
+		"is terminated":     {podworkers.Terminating, corev1.PodRunning, "refuse b: OutOfpods: 1 pods are here"},
+		"has terminated":    {podworkers.Terminated, corev1.PodRunning, "create b "},
+		"has completed":     {podworkers.Syncing, corev1.PodSucceeded, "create b "},
+		"ends as completed": {podworkers.Terminating, corev1.PodSucceeded, "create b "},
+		"runs":              {podworkers.Syncing, corev1.PodRunning, "refuse b: OutOfpods: 1 pods are here"},
+		"is finished":       {podworkers.Finished, corev1.PodFailed, "create b "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{podLimit(1)} })
+			p.do(podsource.Add, newPod("a"))
+			p.w.states["a"] = podworkers.State{Phase: tc.phase}
+			p.statuses.saved["a"] = corev1.PodStatus{Phase: tc.as}
+			assert.Equal(t, []string{tc.want}, p.do(podsource.Add, newPod("b")))
+		})
+	}
+}
+
 // SL-3: a running pod is adopted, whatever resources the node has.
 func TestPodManager_AdoptsRunningPods(t *testing.T) {
 	var adopted []types.UID
