@@ -3,6 +3,7 @@ package cpumanager
 import (
 	"maps"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/logattr"
@@ -46,4 +47,15 @@ func (m *Manager) AllocatableMemory() map[int]int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.topology.Memory)
+}
+
+// HasUnreleased implements podsync.EarlyReleaser: it reports whether the pod has CPUs that are not released. A scheduler gives
+// them to another pod once this one is reported as ended. While the stored assignments cannot be read, none are given to others.
+func (m *Manager) HasUnreleased(pod *corev1.Pod) bool {
+	if m.load() != nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.pods[pod.UID]) > 0
 }

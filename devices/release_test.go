@@ -33,6 +33,24 @@ func TestRelease_StoresWhatAnEarlierOneCouldNot(t *testing.T) {
 	require.Empty(t, uids)
 }
 
+// A pod has devices until they are released, and none of which it is not known.
+func TestManager_HasUnreleased(t *testing.T) {
+	file := stateFile(t)
+	m := newManager(t, file)
+	require.NoError(t, m.Update(gpu, &fake{}, healthy("a")))
+	p := pod("p", container("c", 1))
+	require.False(t, m.HasUnreleased(p))
+	inject(t, m, p)
+	require.True(t, m.HasUnreleased(p))
+	m = newManager(t, file)
+	require.True(t, m.HasUnreleased(p))
+	require.NoError(t, m.Release(t.Context(), p.UID))
+	require.False(t, m.HasUnreleased(p))
+	require.NoError(t, os.Remove(file))
+	require.NoError(t, os.Mkdir(file, 0o700)) // cannot be read
+	require.False(t, newManager(t, file).HasUnreleased(p), "nothing is given to others either")
+}
+
 // rude panics in each call.
 type rude struct{}
 

@@ -86,3 +86,14 @@ func (m *Manager) ResourceStatuses(uid types.UID, container string) []corev1.Res
 	}
 	return out
 }
+
+// HasUnreleased implements podsync.EarlyReleaser: it reports whether the pod has devices that are not released. A scheduler
+// gives them to another pod once this one is reported as ended. While the stored allocations cannot be read, none are given to others.
+func (m *Manager) HasUnreleased(pod *corev1.Pod) bool {
+	if m.load() != nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.pods[pod.UID]) > 0
+}
