@@ -152,6 +152,9 @@ func (c *Credentials) renewCertificates(now time.Time) ([]byte, error) {
 		return nil, nil
 	}
 	ca, err := readPair(c.path(caCertFile), c.path(caKeyFile))
+	if isUnreadable(err) {
+		return nil, err
+	}
 	if err != nil || expiresSoon(ca.cert, caValidity, now) {
 		if ca, err = newCA(c.cfg.NodeName, now); err == nil {
 			err = c.write(map[string][]byte{caCertFile: ca.certPEM, caKeyFile: ca.keyPEM})
@@ -168,6 +171,13 @@ func (c *Credentials) renewCertificates(now time.Time) ([]byte, error) {
 		}
 	}
 	return ca.certPEM, err
+}
+
+// isUnreadable reports whether a file is there and cannot be read, as for want of file descriptors. It is
+// not replaced: what it has may be valid, and a new CA would end all copies of the kubeconfig.
+func isUnreadable(err error) bool {
+	_, ok := errors.AsType[*fs.PathError](err)
+	return ok && !errors.Is(err, fs.ErrNotExist)
 }
 
 // loadToken reads the token once, or makes one.

@@ -144,3 +144,34 @@ func TestCredentials_DamagedFilesAndOtherAddress(t *testing.T) {
 	_, err = kubeapi.LoadCredentials(kubeapi.CredentialsConfig{Dir: dir})
 	require.ErrorContains(t, err, "required")
 }
+
+// SV-13: a file that cannot be read now may have the CA of all kubeconfigs.
+func TestCredentials_UnreadableFiles(t *testing.T) {
+	dir := t.TempDir()
+	loadCredentials(t, dir)
+	before := snapshotOf(t, dir)
+	for _, name := range []string{"ca.crt", "ca.key", "token"} {
+		file := filepath.Join(dir, name)
+		require.NoError(t, os.Rename(file, file+".old"))
+		require.NoError(t, os.Symlink(file, file)) // a loop
+		_, err := kubeapi.LoadCredentials(kubeapi.CredentialsConfig{Dir: dir, Addr: "127.0.0.1:6443", NodeName: nodeName})
+		require.ErrorContains(t, err, name)
+		require.NoError(t, os.Rename(file+".old", file))
+		loadCredentials(t, dir)
+		assert.Equal(t, before, snapshotOf(t, dir), name)
+	}
+}
+
+// snapshotOf returns the files of a directory.
+func snapshotOf(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		require.NoError(t, err)
+		all[e.Name()] = string(b)
+	}
+	return all
+}
