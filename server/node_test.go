@@ -183,6 +183,9 @@ func (f fakeRuntime) Exec(ctx context.Context, _ string, cmd []string, in io.Rea
 	case "output":
 		_, err := out.Write(make([]byte, 1<<20))
 		return err
+	case "head":
+		_, _ = io.CopyN(io.Discard, in, 1<<16)
+		return exitError(42)
 	case "stall":
 		_, _ = io.WriteString(out, "started")
 		<-f.n.stall

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -140,7 +141,7 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, target *url.URL
 				return fmt.Errorf("the streaming server redirects: status %d", response.StatusCode) // to where clients must not go
 			}
 			if conn, ok := response.Body.(io.ReadWriteCloser); ok {
-				response.Body = wholeConn{conn}
+				response.Body = &wholeConn{ReadWriteCloser: conn, ended: make(chan struct{})}
 			}
 			return nil
 		},
@@ -150,9 +151,42 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, target *url.URL
 	proxy.ServeHTTP(w, r)
 }
 
-// wholeConn is a connection without CloseWrite, for a proxy that otherwise waits for the other half when
-// a client is gone. A runtime keeps that open for as long as a command lasts that it does not end.
-type wholeConn struct{ io.ReadWriteCloser }
+// wholeConn is a connection to the runtime for a proxy that ends when one direction has ended.
+//
+// It has no CloseWrite: the proxy would wait for the other half when a client is gone, and a runtime
+// keeps that open for as long as a command lasts that it does not end. And a Write that fails, as when a
+// command has ended before it read its stdin, returns after the last Read: that has the exit code.
+type wholeConn struct {
+	io.ReadWriteCloser
+	end   sync.Once
+	ended chan struct{} // closed when a Read has failed, and by Close
+}
+
+func (c *wholeConn) ends() { c.end.Do(func() { close(c.ended) }) }
+
+// Read implements io.Reader.
+func (c *wholeConn) Read(b []byte) (int, error) {
+	n, err := c.ReadWriteCloser.Read(b)
+	if err != nil {
+		c.ends()
+	}
+	return n, err
+}
+
+// Write implements io.Writer.
+func (c *wholeConn) Write(b []byte) (int, error) {
+	n, err := c.ReadWriteCloser.Write(b)
+	if err != nil {
+		<-c.ended
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (c *wholeConn) Close() error {
+	c.ends()
+	return c.ReadWriteCloser.Close()
+}
 
 // upstreamError responds without the error, which contains the streaming server's address.
 func (s *Server) upstreamError(w http.ResponseWriter, r *http.Request, err error) {

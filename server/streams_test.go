@@ -80,6 +80,25 @@ func TestExec_ExitCodes(t *testing.T) {
 	}
 }
 
+// The exit code of a command that has not read all of its stdin reaches the client.
+func TestExec_ExitCodeWithUnreadInput(t *testing.T) {
+	n := serveSecure(t)
+	for name, e := range n.executors(t, "/exec/default/web/app", with(command("head"), "input")) {
+		t.Run(name, func(t *testing.T) {
+			for range 20 {
+				var code exec.CodeExitError
+				require.ErrorAs(t, e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: endless{}}), &code)
+				assert.Equal(t, 42, code.Code)
+			}
+		})
+	}
+}
+
+// endless is input without an end.
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) { return len(b), nil }
+
 func TestExec_Output(t *testing.T) {
 	n := serveSecure(t)
 	for name, e := range n.executors(t, "/exec/default/web/app", with(command("output"), "output")) {
