@@ -194,7 +194,7 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	f.listen.check(f.kubeAPI.addr != "" && !isLoopback(f.kubeAPI.addr), fail)
 	f.node.check(fail)
 	f.reclaim.check(fail)
-	f.kube.check(fail)
+	f.kube.check(f.nodeName, fail)
 	f.devices.check(fail)
 	f.csi.check(f, fail)
 	f.plugins.check(f, fail)

@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/kubelet/config/v1beta1"
@@ -40,7 +42,10 @@ func (f *kubeFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.register, "register-node", true, "create the Node object if it does not exist")
 }
 
-func (f *kubeFlags) check(fail func(bad bool, format string, args ...any)) {
+func (f *kubeFlags) check(nodeName string, fail func(bad bool, format string, args ...any)) {
+	if bad := validation.IsDNS1123Subdomain(nodeName); f.kubeconfig != "" && len(bad) > 0 {
+		fail(true, "-node-name %q: not the name of a Node: %s", nodeName, strings.Join(bad, "; "))
+	}
 	fail(f.bootstrap != "" && f.kubeconfig == "", "-bootstrap-kubeconfig needs -kubeconfig, the file to write")
 	fail(f.certDir != "" && !filepath.IsAbs(f.certDir), "-cert-dir %q: must be an absolute path", f.certDir)
 }
@@ -69,12 +74,21 @@ func (f *flags) cluster(ctx context.Context, plugins pluginDirs, accounts *lateA
 	if err != nil {
 		return nil, err
 	}
+	c, err := f.connect(cfg, renewal, plugins, accounts, log)
+	if err != nil {
+		return nil, asUsageError(err)
+	}
+	return c, nil
+}
+
+// connect returns the connection by cfg. It does no I/O.
+func (f *flags) connect(cfg *rest.Config, renewal []agent.Option, plugins pluginDirs, accounts *lateAccounts, log *slog.Logger) (*cluster, error) {
 	if k := f.config.effective; k.Given("kubeAPIQPS") || k.Given("kubeAPIBurst") {
 		cfg.QPS, cfg.Burst = float32(*k.Kubelet().KubeAPIQPS), int(k.Kubelet().KubeAPIBurst)
 	}
 	config, err := kube.ConfigFor(cfg)
 	if err != nil {
-		return nil, asUsageError(fmt.Errorf("-kubeconfig: %w", err))
+		return nil, fmt.Errorf("-kubeconfig: %w", err)
 	}
 	config.NodeName, config.Logger = f.nodeName, log
 	k, err := kube.New(config)

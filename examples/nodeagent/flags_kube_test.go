@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -36,6 +38,8 @@ func TestParse_KubeFlags(t *testing.T) {
 		"taints":                           {[]string{"-kubeconfig", "/k", "-register-with-taints", "a=b:NoSchedule,c:NoExecute"}, ""},
 		"a taint without an effect":        {[]string{"-kubeconfig", "/k", "-register-with-taints", "a=b"}, `"a=b" must be key=value:effect`},
 		"a taint without a key":            {[]string{"-kubeconfig", "/k", "-register-with-taints", ":NoSchedule"}, "must be key=value:effect"},
+		"a name that no Node can have":     {[]string{"-kubeconfig", "/k", "-node-name", "edge_1"}, `-node-name "edge_1": not the name of a Node`},
+		"a name without a cluster":         {[]string{"-manifests", "/m", "-node-name", "edge_1"}, ""},
 		"a taint with another effect":      {[]string{"-kubeconfig", "/k", "-register-with-taints", "a:Never"}, "must be key=value:effect"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -162,4 +166,41 @@ func TestFlags_ClusterRequestsServingCertificate(t *testing.T) {
 			assert.Equal(t, tc.request, c.serving != nil)
 		})
 	}
+}
+
+// Flags that only the cluster finds wrong are wrong flags.
+func TestFlags_ClusterRejectsLabels(t *testing.T) {
+	dir := t.TempDir()
+	f, err := parse([]string{"-kubeconfig", unreachableCluster(t, dir), "-node-name", "n", "-root-dir", dir, "-node-labels", "kubernetes.io/role=edge"}, io.Discard)
+	require.NoError(t, err)
+	_, err = f.cluster(t.Context(), pluginDirs{}, &lateAccounts{}, slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, err, "kubernetes.io/role")
+	assert.Equal(t, exitUsage, exitCode(err))
+}
+
+// A node that is stopped while it waits for its first certificate has not failed.
+func TestRun_StopsWhileItWaitsForACertificate(t *testing.T) {
+	dir := t.TempDir()
+	bootstrap := unreachableCluster(t, dir)
+	f, err := parse([]string{
+		"-kubeconfig", filepath.Join(dir, "node"), "-bootstrap-kubeconfig", bootstrap, "-node-name", "n", "-root-dir", filepath.Join(dir, "root"),
+		"-pod-logs-dir", filepath.Join(dir, "logs"), "-listen", "", "-listen-https", "",
+	}, io.Discard)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	log := &waitingLog{text: "client certificate requested", stop: cancel}
+	require.NoError(t, run(ctx, f, log))
+}
+
+// waitingLog calls stop when a text is logged.
+type waitingLog struct {
+	text string
+	stop func()
+}
+
+func (l *waitingLog) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(l.text)) {
+		l.stop()
+	}
+	return len(b), nil
 }

@@ -38,7 +38,10 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 		return asUsageError(err)
 	}
 	cluster, err := f.cluster(ctx, plugins, accounts, log)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil: // it was stopped while it waited for a certificate
+		return nil
+	case err != nil:
 		return err
 	}
 	if cluster != nil {
