@@ -25,6 +25,8 @@ type AddressConfig struct {
 	InterfaceAddrs func() ([]net.Addr, error)             // default: net.InterfaceAddrs
 	LookupIP       func(host string) ([]net.IP, error)    // default: DNS, for up to two seconds
 	DefaultIP      func(preferred net.IP) (net.IP, error) // that of the default route
+
+	inDNS net.IP // of the name of the node, when DNS answered last; nil: it has not, or knows none
 }
 
 func (c *AddressConfig) complete() {
@@ -46,7 +48,10 @@ func (c *AddressConfig) complete() {
 // the node's name if it is an IP, else the IP of that name in DNS, else that of the
 // default route; and the host name. An IP that is given must be one of the machine's and
 // be reachable from outside, unless it is the name of the node.
-func Addresses(c AddressConfig) ([]corev1.NodeAddress, error) {
+func Addresses(c AddressConfig) ([]corev1.NodeAddress, error) { return c.addresses() }
+
+// addresses returns the addresses, and updates what is in DNS.
+func (c *AddressConfig) addresses() ([]corev1.NodeAddress, error) {
 	c.complete()
 	var given []net.IP
 	for _, s := range c.IPs {
@@ -81,9 +86,11 @@ func Addresses(c AddressConfig) ([]corev1.NodeAddress, error) {
 
 // AddressDetector detects the addresses of a node and remembers its IPs, for a Config whose
 // Addresses and CurrentIPs are those of the machine at the time: there may be no network when it
-// boots, and another lease of DHCP later. Its methods may be called from any goroutine.
+// boots, and another lease of DHCP later. An IP that was found in DNS stays that of the node while DNS does
+// not answer and the machine has it. Its methods may be called from any goroutine.
 type AddressDetector struct {
-	cfg AddressConfig
+	detecting sync.Mutex // held during I/O; guards cfg
+	cfg       AddressConfig
 
 	mu  sync.Mutex // guards ips
 	ips []string   // that were detected last; before, those that are given
@@ -103,7 +110,9 @@ func NewAddressDetector(c AddressConfig) *AddressDetector {
 // Detect returns the addresses now, as Addresses does. It blocks for two seconds at most, if there is
 // no DNS. It is Config.Addresses.
 func (d *AddressDetector) Detect() ([]corev1.NodeAddress, error) {
-	all, err := Addresses(d.cfg)
+	d.detecting.Lock()
+	all, err := d.cfg.addresses()
+	d.detecting.Unlock()
 	if err != nil {
 		return nil, err
 	}
@@ -144,21 +153,29 @@ func (c *AddressConfig) find(preferred net.IP) (net.IP, error) {
 	if ip := net.ParseIP(c.Hostname); ip != nil {
 		return ip, nil
 	}
-	var found net.IP
-	ips, _ := c.LookupIP(c.NodeName) // most nodes are not in DNS
+	ips, err := c.LookupIP(c.NodeName) // most nodes are not in DNS
+	if dnsErr, isDNS := errors.AsType[*net.DNSError](err); err != nil && (!isDNS || !dnsErr.IsNotFound) && c.inDNS != nil && c.usable(c.inDNS) == nil {
+		return c.inDNS, nil
+	}
+	c.inDNS = c.choose(ips, preferred)
+	if c.inDNS != nil {
+		return c.inDNS, nil
+	}
+	return c.DefaultIP(preferred)
+}
+
+// choose returns one of the IPs by which others reach this machine, or nil.
+func (c *AddressConfig) choose(ips []net.IP, preferred net.IP) (chosen net.IP) {
 	for _, ip := range ips {
 		switch {
 		case c.usable(ip) != nil:
 		case isIPv4(ip) == isIPv4(preferred):
-			return ip, nil
-		case found == nil:
-			found = ip
+			return ip
+		case chosen == nil:
+			chosen = ip
 		}
 	}
-	if found != nil {
-		return found, nil
-	}
-	return c.DefaultIP(preferred)
+	return chosen
 }
 
 // usable returns why others cannot reach this machine at ip.

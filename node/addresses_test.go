@@ -122,3 +122,42 @@ func TestAddressDetector(t *testing.T) {
 	assert.Equal(t, []string{"10.0.0.6"}, d.IPs(), "those that were detected last")
 	assert.Equal(t, []string{"192.0.2.1"}, NewAddressDetector(AddressConfig{NodeName: "n", IPs: []string{"192.0.2.1"}}).IPs(), "also while the machine does not have it")
 }
+
+// A node does not get another address each time that DNS does not answer.
+func TestAddressDetector_KeepsWhatWasInDNS(t *testing.T) {
+	inDNS, has, errDNS := "10.0.1.5", "10.0.1.5", error(nil)
+	d := NewAddressDetector(AddressConfig{
+		NodeName: "n",
+		InterfaceAddrs: func() ([]net.Addr, error) {
+			return []net.Addr{&net.IPNet{IP: net.ParseIP("10.0.0.5")}, &net.IPNet{IP: net.ParseIP(has)}}, nil
+		},
+		LookupIP: func(string) ([]net.IP, error) {
+			if errDNS != nil {
+				return nil, errDNS
+			}
+			return []net.IP{net.ParseIP(inDNS)}, nil
+		},
+		DefaultIP: func(net.IP) (net.IP, error) { return net.ParseIP("10.0.0.5"), nil },
+	})
+	detect := func() string {
+		t.Helper()
+		all, err := d.Detect()
+		require.NoError(t, err)
+		return all[0].Address
+	}
+	timeout := &net.DNSError{Err: "i/o timeout", IsTimeout: true, IsTemporary: true}
+	errDNS = timeout
+	assert.Equal(t, "10.0.0.5", detect(), "DNS has never answered")
+	errDNS = nil
+	assert.Equal(t, "10.0.1.5", detect())
+	errDNS = timeout
+	assert.Equal(t, "10.0.1.5", detect())
+	has = "10.0.2.5"
+	assert.Equal(t, "10.0.0.5", detect(), "the machine does not have it any more")
+	inDNS, errDNS = has, nil
+	assert.Equal(t, "10.0.2.5", detect())
+	errDNS = &net.DNSError{Err: "no such host", IsNotFound: true}
+	assert.Equal(t, "10.0.0.5", detect(), "DNS says that there is none")
+	errDNS = timeout
+	assert.Equal(t, "10.0.0.5", detect())
+}
