@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -227,7 +229,7 @@ func (c *ClientCertificate) manager(ctx context.Context, clients certificate.Cli
 	return manager, nil
 }
 
-// writeKubeconfig writes the kubeconfig with the server of the bootstrap kubeconfig and
+// writeKubeconfig writes the kubeconfig with the server of the bootstrap kubeconfig, its proxy, and
 // the certificate of this node.
 func (c *ClientCertificate) writeKubeconfig(bootstrap *rest.Config) error {
 	const name = "node"
@@ -238,7 +240,7 @@ func (c *ClientCertificate) writeKubeconfig(bootstrap *rest.Config) error {
 	err := clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{name: {
 			Server: bootstrap.Host, TLSServerName: bootstrap.ServerName, InsecureSkipTLSVerify: bootstrap.Insecure,
-			CertificateAuthority: bootstrap.CAFile, CertificateAuthorityData: bootstrap.CAData,
+			CertificateAuthority: bootstrap.CAFile, CertificateAuthorityData: bootstrap.CAData, ProxyURL: proxyURL(bootstrap),
 		}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {ClientCertificate: pair, ClientKey: pair}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
@@ -248,6 +250,18 @@ func (c *ClientCertificate) writeKubeconfig(bootstrap *rest.Config) error {
 		return fmt.Errorf("write kubeconfig: %w", err)
 	}
 	return nil
+}
+
+// proxyURL returns the proxy of a kubeconfig, or "".
+func proxyURL(cfg *rest.Config) string {
+	if cfg.Proxy == nil {
+		return ""
+	}
+	proxy, err := cfg.Proxy(&http.Request{URL: &url.URL{}}) // it is the same for all requests
+	if err != nil || proxy == nil {
+		return ""
+	}
+	return proxy.String()
 }
 
 // ServingCertificateConfig describes a certificate of the node's HTTPS server that the

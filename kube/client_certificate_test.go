@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // signer is an API server that signs certificate signing requests.
@@ -321,4 +322,26 @@ func TestServingCertificate(t *testing.T) {
 	assert.Len(t, parsed.IPAddresses, 1)
 	none := &ServingCertificate{k: k, cfg: ServingCertificateConfig{Addresses: func() ([]string, []string) { return nil, nil }}}
 	assert.Nil(t, none.template(), "without an address none is requested")
+}
+
+// A node that needs a proxy for its certificate needs it for all else.
+func TestClientCertificate_KeepsTheProxy(t *testing.T) {
+	for proxy, line := range map[string]string{"": "", "http://user:hunter2@proxy.example:3128": `, proxy-url: "http://user:hunter2@proxy.example:3128"`} {
+		bootstrap, err := LoadKubeconfig(writeFile(t, fmt.Appendf(nil, `
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://api.example"%s}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, line)))
+		require.NoError(t, err)
+		dir := t.TempDir()
+		c, err := NewClientCertificate(ClientCertificateConfig{NodeName: "n", BootstrapKubeconfig: "/b", Kubeconfig: filepath.Join(dir, "k"), Dir: dir})
+		require.NoError(t, err)
+		require.NoError(t, c.writeKubeconfig(bootstrap))
+		written, err := clientcmd.LoadFromFile(filepath.Join(dir, "k"))
+		require.NoError(t, err)
+		assert.Equal(t, proxy, written.Clusters["node"].ProxyURL)
+	}
 }
