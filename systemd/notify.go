@@ -104,6 +104,22 @@ func (n *Notifier) awaitReady(ctx context.Context) {
 	n.send("READY=1", n.status())
 }
 
+// Waiting reports until ctx is done that a start takes long because the program waits for what status says, so that its time
+// does not end (TimeoutStartSec). It is called before Run.
+func (n *Notifier) Waiting(ctx context.Context, status string) {
+	tick := time.NewTicker(statusPeriod)
+	defer tick.Stop()
+	extension := fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", 3*statusPeriod/time.Microsecond)
+	for {
+		n.send(extension, "STATUS="+line(status))
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // beat feeds the watchdog if the program is alive.
 func (n *Notifier) beat() {
 	if err := n.cfg.Alive(); err != nil {

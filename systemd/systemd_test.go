@@ -99,6 +99,19 @@ func TestNotifier_Run(t *testing.T) {
 	require.Eventually(t, func() bool { return m.next(t) == "STOPPING=1" }, time.Minute, time.Millisecond)
 }
 
+// A start that waits for a person does not end after the time of a start that hangs.
+func TestNotifier_Waiting(t *testing.T) {
+	m := listen(t)
+	n, err := systemd.New(systemd.Config{Alive: func() error { return nil }, Getenv: env("NOTIFY_SOCKET=" + m.path)})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); n.Waiting(ctx, "a\nREADY=1") }()
+	assert.Equal(t, "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=a READY=1", m.next(t))
+	cancel()
+	<-done
+}
+
 // A reload does not make a service ready that still starts: systemd would expect it to feed the watchdog.
 func TestNotifier_ReloadBeforeReady(t *testing.T) {
 	m := listen(t)

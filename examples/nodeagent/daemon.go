@@ -119,6 +119,22 @@ func newDaemon(f *flags, a *agent.Agent, log *slog.Logger) (*daemon, error) {
 	return d, err
 }
 
+// whileWaiting calls f, and reports to systemd that the start waits for something meanwhile.
+func whileWaiting(ctx context.Context, log *slog.Logger, status string, f func()) error {
+	starting := func() error { return errors.New(status) }
+	notifier, err := systemd.New(systemd.Config{Alive: starting, Logger: log})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { notifier.Waiting(ctx, status) })
+	f()
+	return nil
+}
+
 // alive returns a check of the loops of the agent, which a restart repairs. One of the runtime or a source is not
 // repaired by it. The check itself hangs if a lock is never released.
 func alive(a *agent.Agent) func() error {

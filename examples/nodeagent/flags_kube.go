@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -191,8 +192,11 @@ func (f *flags) clientConfig(ctx context.Context, log *slog.Logger) (*rest.Confi
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg, err := cert.Config(ctx)
-	return cfg, []agent.Option{agent.WithRunner("client certificate", func(*agent.Components) (agent.Runner, error) { return cert, nil })}, err
+	var cfg *rest.Config
+	errNotify := whileWaiting(ctx, log, "waiting for a client certificate; approve the certificate signing request of this node", func() {
+		cfg, err = cert.Config(ctx)
+	})
+	return cfg, []agent.Option{agent.WithRunner("client certificate", func(*agent.Components) (agent.Runner, error) { return cert, nil })}, errors.Join(err, errNotify)
 }
 
 // serverPort returns the port of a TLS address as the Node reports it, or 0.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -187,9 +188,18 @@ func TestRun_StopsWhileItWaitsForACertificate(t *testing.T) {
 		"-pod-logs-dir", filepath.Join(dir, "logs"), "-listen", "", "-listen-https", "",
 	}, io.Discard)
 	require.NoError(t, err)
+	socket := filepath.Join(dir, "notify")
+	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	require.NoError(t, err)
+	defer func() { _ = systemd.Close() }()
+	t.Setenv("NOTIFY_SOCKET", socket)
 	ctx, cancel := context.WithCancel(t.Context())
 	log := &waitingLog{text: "client certificate requested", stop: cancel}
 	require.NoError(t, run(ctx, f, log))
+	buf := make([]byte, 1<<12)
+	n, err := systemd.Read(buf)
+	require.NoError(t, err)
+	assert.Regexp(t, `^EXTEND_TIMEOUT_USEC=[1-9][0-9]+\nSTATUS=waiting for a client certificate`, string(buf[:n]), "a person may need longer than TimeoutStartSec")
 }
 
 // waitingLog calls stop when a text is logged.
