@@ -160,6 +160,8 @@ type Node struct {
 	cordoned   bool      // as the last event says
 	reportedAt time.Time // when a status was last sent
 	reported   []corev1.NodeCondition
+	sent       *corev1.NodeStatus // last; nil: none
+	answer     *corev1.NodeStatus // what the API server made of it
 	lastErr    string // last error of the reporter, so that it is logged once
 }
 

@@ -1,7 +1,12 @@
 package kube_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,10 +21,13 @@ import (
 )
 
 // hungReporter is the reporter of a node whose runtime stops answering.
-type hungReporter struct{ hung atomic.Bool }
+type hungReporter struct {
+	hung     atomic.Bool
+	features []string
+}
 
 func (r *hungReporter) At(ctx context.Context, _ time.Time) (corev1.NodeStatus, error) {
-	status := corev1.NodeStatus{Conditions: r.Conditions()}
+	status := corev1.NodeStatus{Conditions: r.Conditions(), DeclaredFeatures: r.features}
 	if r.hung.Load() {
 		<-ctx.Done() // as a list of its images
 		return status, ctx.Err()
@@ -33,6 +41,47 @@ func (r *hungReporter) Conditions() []corev1.NodeCondition {
 		ready = corev1.ConditionFalse
 	}
 	return []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Reason: "Test"}}
+}
+
+// A field that the API server does not take is no reason to send the status each time.
+func TestNode_SendsARefusedFieldRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		var patches atomic.Int32
+		fake.Intercept = func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodPatch || !strings.HasSuffix(r.URL.Path, "/status") {
+				return false
+			}
+			patches.Add(1)
+			body, err := io.ReadAll(r.Body)
+			assert.NoError(t, err)
+			var patch map[string]map[string]any
+			assert.NoError(t, json.Unmarshal(body, &patch))
+			delete(patch["status"], "declaredFeatures")
+			body, err = json.Marshal(patch)
+			assert.NoError(t, err)
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			return false
+		}
+		existing := &corev1.Node{}
+		existing.Name = nodeName
+		fake.Put("nodes", existing)
+		reporter := &hungReporter{features: []string{"a"}}
+		n, err := newTestKube(t, fake).Node(kube.NodeConfig{Reporter: reporter})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- n.Run(ctx) }()
+		time.Sleep(2 * time.Minute)
+		assert.EqualValues(t, 1, patches.Load())
+		changed := fake.Node(nodeName)
+		changed.Status.Conditions[0].Status = corev1.ConditionUnknown // as by the node controller
+		fake.Put("nodes", changed)
+		time.Sleep(15 * time.Second)
+		assert.Equal(t, corev1.ConditionTrue, fake.Node(nodeName).Status.Conditions[0].Status)
+		cancel()
+		require.NoError(t, <-done)
+	})
 }
 
 // A runtime that answers nothing any more must not keep the Node from being reported as not Ready.

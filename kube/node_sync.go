@@ -118,7 +118,7 @@ func (n *Node) sync(ctx context.Context) error {
 	if desired, err = n.patchMeta(ctx, current, desired); err != nil {
 		return err
 	}
-	changed := first || hasChanged(&current.Status, &desired.Status)
+	changed := first || hasChanged(&current.Status, &desired.Status) && !n.isAnswered(current, desired)
 	if changed || now.Sub(n.reportedAt) >= n.cfg.ReportPeriod {
 		updated, err := n.patch(ctx, current, desired, "status")
 		if err != nil {
@@ -129,11 +129,18 @@ func (n *Node) sync(ctx context.Context) error {
 			// Nodes that were started together, or changed together, do not report together.
 			n.reportedAt = now.Add(rand.N(n.cfg.ReportPeriod) - n.cfg.ReportPeriod/2) //nolint:gosec // no secret
 		}
+		n.sent, n.answer = &desired.Status, &updated.Status
 		n.observe(updated)
 	}
 	n.recordTransitions(current, desired, now)
 	n.started, n.reported = true, n.withCheck(status.Conditions)
 	return nil
+}
+
+// isAnswered reports whether the server has made of this very status what it has: it, or a webhook, drops a part, and would
+// drop it each time.
+func (n *Node) isAnswered(current, desired *corev1.Node) bool {
+	return n.sent != nil && !hasChanged(n.sent, &desired.Status) && !hasChanged(n.answer, &current.Status)
 }
 
 // status returns what the node is to report. What the reporter has not found out in time, such as the
