@@ -50,10 +50,11 @@ func (m *Manager) target(b *probe, c *runtime.Container) target {
 	t := target{kind: b.kind, pod: b.pod.spec, container: b.container, spec: b.spec, id: c.ID}
 	for i := range b.pod.observed.Sandboxes {
 		s := &b.pod.observed.Sandboxes[i]
-		if s.ID != c.SandboxID {
+		if s.ID != c.SandboxID && c.SandboxID != "" { // a runtime without sandbox ids has only one
 			continue
 		}
 		t.ip = m.primaryIP(s.IPs)
+		break
 	}
 	if t.ip == "" && podspec.IsHostNetwork(t.pod) {
 		t.ip = cmp.Or(m.cfg.HostIP(), "127.0.0.1")

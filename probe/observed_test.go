@@ -68,3 +68,13 @@ func TestManager_CacheMayCallTheManager(t *testing.T) {
 		require.NoError(t, <-done)
 	})
 }
+
+// A container of a runtime without sandbox ids is in the newest sandbox, as it is for the plan of its pod.
+func TestTarget_WithoutSandboxID(t *testing.T) {
+	m, err := New(Config{PodCache: newNode()})
+	require.NoError(t, err)
+	spec := podOf("u", nil, nil, nil)
+	observed := runtime.Pod{Sandboxes: []runtime.Sandbox{{ID: "new", IPs: []string{"10.0.0.1"}}, {ID: "old", IPs: []string{"10.0.0.9"}}}}
+	b := &probe{pod: &pod{spec: spec, observed: observed}, container: &spec.Spec.Containers[0]}
+	assert.Equal(t, "10.0.0.1", m.target(b, &runtime.Container{ID: "1"}).ip)
+}
