@@ -2,6 +2,7 @@ package podnet_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"testing"
@@ -51,4 +52,27 @@ func TestNewTransport_PassesOn(t *testing.T) {
 	got, err := dial(t.Context(), "tcp", "10.0.0.1:80")
 	require.NoError(t, err)
 	assert.Same(t, want, got)
+}
+
+// The end of a request is the error of its connection, whichever of both a client sees first.
+func TestNewTransport_ErrorOfRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		req, err := container().NewRequest(ctx, &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}, "test")
+		require.NoError(t, err)
+		transport := podnet.NewTransport(func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		_, err = transport.DialContext(context.WithoutCancel(req.Context()), "tcp", "10.0.0.1:80")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+
+		lost := errors.New("lost")
+		req, err = container().NewRequest(t.Context(), &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}, "test")
+		require.NoError(t, err)
+		transport = podnet.NewTransport(func(context.Context, string, string) (net.Conn, error) { return nil, lost })
+		_, err = transport.DialContext(req.Context(), "tcp", "10.0.0.1:80")
+		require.Equal(t, lost, err)
+	})
 }

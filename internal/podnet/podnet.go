@@ -122,14 +122,20 @@ func NewTransport(dial safe.Dialer) *http.Transport {
 
 // endsWithRequest returns a dialer that gives up with the request. A transport goes on to connect when one has ended, for
 // others that might come: for two minutes by the kernel's default, where nothing answers, while probes come every second.
+// Its error is then that of the request: a transport may return it before it finds that out itself.
 func endsWithRequest(dial safe.Dialer) safe.Dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		if request, ok := ctx.Value(requestKey{}).(context.Context); ok {
-			both, cancel := context.WithCancel(ctx)
-			defer cancel()
-			defer context.AfterFunc(request, cancel)()
-			ctx = both
+		request, ok := ctx.Value(requestKey{}).(context.Context)
+		if !ok {
+			return dial(ctx, network, address)
 		}
-		return dial(ctx, network, address)
+		both, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(request, cancel)()
+		conn, err := dial(both, network, address)
+		if ended := request.Err(); err != nil && ended != nil {
+			err = ended
+		}
+		return conn, err
 	}
 }
