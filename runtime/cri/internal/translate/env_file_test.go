@@ -102,9 +102,9 @@ func FuzzEnvFileValue(f *testing.F) {
 			return
 		}
 		require.NotContains(t, value, "'")
-		again, ok, err := envFileValue(key+"='"+value+"'\n", key)
+		second, ok, err := envFileValue(key+"='"+value+"'\n", key)
 		require.NoError(t, err)
 		require.True(t, ok)
-		require.Equal(t, strings.ReplaceAll(value, "\r\n", "\n"), again)
+		require.Equal(t, strings.ReplaceAll(value, "\r\n", "\n"), second)
 	})
 }
