@@ -174,6 +174,9 @@ func (f fakeRuntime) Exec(ctx context.Context, _ string, cmd []string, in io.Rea
 		if _, err := io.Copy(out, in); err != nil {
 			return err
 		}
+		if errOut == nil { // a terminal
+			return nil
+		}
 		_, err := io.WriteString(errOut, "end of input")
 		return err
 	case "size":

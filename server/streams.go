@@ -21,6 +21,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // exec runs a command in a container, with streams.
@@ -54,6 +55,11 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	opts.Container = container
+	// The process has a terminal or not. A runtime waits for the streams that follow from that, whatever the client asked for.
+	if spec := runtime.ContainerSpec(pod, container); spec != nil {
+		opts.TTY = spec.TTY
+		opts.Stderr = opts.Stderr && !opts.TTY
+	}
 	s.proxy(w, r, &opts, func() (*url.URL, error) { return s.cfg.Streams.AttachURL(r.Context(), pod, &opts) })
 }
 

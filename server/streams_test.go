@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -147,6 +148,42 @@ func TestAttach(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out, errOut bytes.Buffer
 			require.NoError(t, e.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: &out, Stderr: &errOut}))
+			assert.Equal(t, "hello", out.String())
+		})
+	}
+}
+
+// terminal is a runtime whose containers have a terminal if their spec has one.
+type terminal struct {
+	*fakeNode
+	isOn bool
+}
+
+func (n terminal) AttachURL(ctx context.Context, pod *corev1.Pod, o *corev1.PodAttachOptions) (*url.URL, error) {
+	actual := *o
+	actual.TTY, actual.Stderr = n.isOn, o.Stderr && !n.isOn
+	return n.fakeNode.AttachURL(ctx, pod, &actual)
+}
+
+// Whether a process has a terminal is not up to the client.
+func TestAttach_Terminal(t *testing.T) {
+	for _, isOn := range []bool{true, false} {
+		t.Run(fmt.Sprintf("terminal %t", isOn), func(t *testing.T) {
+			n := serveSecure(t, func(cfg *server.Config) {
+				pod := testPod()
+				pod.Spec.Containers[0].TTY = isOn
+				cfg.Pods = func() []*corev1.Pod { return []*corev1.Pod{pod} }
+				cfg.Streams = terminal{cfg.Streams.(*fakeNode), isOn}
+			})
+			query := with(url.Values{}, "input", "output")
+			if !isOn {
+				query = with(query, "tty")
+			}
+			e := n.executors(t, "/attach/default/web/app", query)["WebSocket v5"]
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			var out bytes.Buffer
+			require.NoError(t, e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: &out, Tty: !isOn}))
 			assert.Equal(t, "hello", out.String())
 		})
 	}
