@@ -158,7 +158,7 @@ func TestExec_ClientOfSilentCommandGoesAway(t *testing.T) {
 	}
 }
 
-// A command whose end the runtime has not told has not succeeded, for kubectl.
+// A command whose exit code the runtime has not sent has not succeeded, for kubectl.
 func TestExec_RuntimeGoesAway(t *testing.T) {
 	streams := &upstream{}
 	n := serveSecure(t, func(cfg *server.Config) { cfg.Streams = streams })

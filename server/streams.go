@@ -147,7 +147,7 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, target *url.URL
 				return fmt.Errorf("the streaming server redirects: status %d", response.StatusCode) // to where clients must not go
 			}
 			if conn, ok := response.Body.(io.ReadWriteCloser); ok {
-				response.Body = &wholeConn{ReadWriteCloser: conn, ended: make(chan struct{})}
+				response.Body = &runtimeConn{ReadWriteCloser: conn, ended: make(chan struct{})}
 			}
 			return nil
 		},
@@ -157,21 +157,21 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, target *url.URL
 	proxy.ServeHTTP(w, r)
 }
 
-// wholeConn is a connection to the runtime for a proxy that ends when one direction has ended.
+// runtimeConn is a connection to the runtime for a proxy that ends when one direction has ended.
 //
 // It has no CloseWrite: the proxy would wait for the other half when a client is gone, and a runtime
 // keeps that open for as long as a command lasts that it does not end. And a Write that fails, as when a
 // command has ended before it read its stdin, returns after the last Read: that has the exit code.
-type wholeConn struct {
+type runtimeConn struct {
 	io.ReadWriteCloser
 	end   sync.Once
 	ended chan struct{} // closed when a Read has failed, and by Close
 }
 
-func (c *wholeConn) ends() { c.end.Do(func() { close(c.ended) }) }
+func (c *runtimeConn) ends() { c.end.Do(func() { close(c.ended) }) }
 
 // Read implements io.Reader.
-func (c *wholeConn) Read(b []byte) (int, error) {
+func (c *runtimeConn) Read(b []byte) (int, error) {
 	n, err := c.ReadWriteCloser.Read(b)
 	if err != nil {
 		c.ends()
@@ -180,7 +180,7 @@ func (c *wholeConn) Read(b []byte) (int, error) {
 }
 
 // Write implements io.Writer.
-func (c *wholeConn) Write(b []byte) (int, error) {
+func (c *runtimeConn) Write(b []byte) (int, error) {
 	n, err := c.ReadWriteCloser.Write(b)
 	if err != nil {
 		<-c.ended
@@ -189,7 +189,7 @@ func (c *wholeConn) Write(b []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (c *wholeConn) Close() error {
+func (c *runtimeConn) Close() error {
 	c.ends()
 	return c.ReadWriteCloser.Close()
 }
