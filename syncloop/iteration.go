@@ -160,7 +160,7 @@ func (r *runner) handleEvents(events []pleg.Event) {
 			continue
 		}
 		last = e.UID
-		r.cfg.Handler.HandlePodSync(e.UID, podworkers.RequeueEvent)
+		r.requeue(e.UID, podworkers.RequeueEvent)
 	}
 }
 
@@ -168,7 +168,7 @@ func (r *runner) handleEvents(events []pleg.Event) {
 func (r *runner) handleProbeResults(changes []probe.ResultChange) {
 	for i, c := range changes { // grouped by pod
 		if i == 0 || c.UID != changes[i-1].UID {
-			r.cfg.Handler.HandlePodSync(c.UID, podworkers.RequeueNow)
+			r.requeue(c.UID, podworkers.RequeueNow)
 		}
 	}
 }

@@ -226,16 +226,7 @@ func (p *PodManager) HandlePodChange(c podsource.Change) {
 	now := time.Now()
 	p.pruneRemoved(now)
 	for _, pod := range pods {
-		p.logChange(c, pod)
-		pod = withoutPending(pod)
-		switch c.Op {
-		case podsource.Remove:
-			p.remove(pod.UID, now)
-		case podsource.Add:
-			p.add(pod, now)
-		default:
-			p.change(c.Op, pod, now)
-		}
+		p.safely("handle a change", pod, func() { p.changeOne(c, pod, now) })
 	}
 	p.retryAfter(c.Op, now)
 }
@@ -281,7 +272,7 @@ func (p *PodManager) HandlePodRecreations(uids []types.UID) {
 		pods = append(pods, d.pod)
 	}
 	for _, pod := range p.inOrder(pods) {
-		p.start(pod, now)
+		p.safely("start again", pod, func() { p.start(pod, now) })
 	}
 }
 

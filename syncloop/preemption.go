@@ -65,8 +65,7 @@ func (p *PodManager) decide(pod *corev1.Pod) (podspec.AdmitResult, *preemption) 
 		}
 	}
 	var ok bool
-	preemption.preempt, ok = p.cfg.Preemptor.Victims(pod, others, p.mayPreempt)
-	if !ok {
+	if preemption.preempt, ok = p.victims(pod, others); !ok {
 		return v, nil
 	}
 	others = slices.DeleteFunc(others, func(other *corev1.Pod) bool { return slices.Contains(preemption.preempt, other) })
