@@ -21,7 +21,7 @@ import (
 
 // Limits of what a FileSink loads.
 const (
-	maxFile  = 4 << 20
+	maxFile  = 64 << 20 // a static pod can be as large as its manifest, and JSON can be several times as long
 	maxFiles = 1 << 16
 	maxName  = 255 // of a file, by the kernel
 )

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/status"
 )
 
@@ -107,7 +108,19 @@ func TestFileSink_NeedsAName(t *testing.T) {
 	require.NoError(t, s.SetStatus(t.Context(), p, corev1.PodStatus{}), "the longest there is room for")
 }
 
-// Files up to 4 MiB are read, and hidden ones are skipped.
+// What was written of a pod that is as large as a manifest can be is read again.
+func TestFileSink_LargePod(t *testing.T) {
+	s, p := newFileSink(t, t.TempDir()), pod("main:c")
+	p.Spec.Containers[0].Args = []string{strings.Repeat("x", podspec.DefaultMaxBytes)}
+	require.NoError(t, s.SetStatus(t.Context(), p, corev1.PodStatus{Phase: corev1.PodFailed}))
+	pods, err := s.Load()
+	require.NoError(t, err)
+	require.Len(t, pods, 1)
+	assert.Equal(t, corev1.PodFailed, pods[0].Status.Phase)
+	assert.Equal(t, p.Spec.Containers[0].Args, pods[0].Spec.Containers[0].Args)
+}
+
+// Files up to 64 MiB are read, and hidden ones are skipped.
 func TestFileSink_Bounds(t *testing.T) {
 	dir := t.TempDir()
 	s := newFileSink(t, dir)
@@ -120,12 +133,13 @@ func TestFileSink_Bounds(t *testing.T) {
 		return pod + strings.Repeat(" ", size-len(pod))
 	}
 	for name, data := range map[string]string{
-		"ns_p_most.json": text("most", 4<<20), "ns_p_more.json": text("more", 4<<20+1), ".ns_p_hidden.json": text("hidden", 100),
+		"ns_p_most.json": text("most", 4<<20), "ns_p_more.json": text("more", 100), ".ns_p_hidden.json": text("hidden", 100),
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600))
 	}
+	require.NoError(t, os.Truncate(filepath.Join(dir, "ns_p_more.json"), 64<<20+1))
 	pods, err = s.Load()
-	require.ErrorContains(t, err, "ns_p_more.json")
+	require.ErrorContains(t, err, `"ns_p_more.json": file exceeds`)
 	assert.NotContains(t, err.Error(), "hidden")
 	require.Len(t, pods, 1)
 	assert.Equal(t, types.UID("most"), pods[0].UID)
