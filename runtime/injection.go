@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 )
 
 // Injection is what a container gets in addition to its spec: what a device plugin, a CDI
@@ -53,7 +54,8 @@ func (i Injection) IsZero() bool {
 }
 
 // Merge returns the injections of i and more together. The same mount, device, variable or
-// CDI name twice counts once. Two that contradict each other are an error that names both.
+// CDI name twice counts once; a device has the permissions of both. Two that contradict each
+// other are an error that names both.
 func (i Injection) Merge(more Injection) (Injection, error) {
 	var errs []error
 	out := Injection{
@@ -63,9 +65,7 @@ func (i Injection) Merge(more Injection) (Injection, error) {
 		Mounts: mergeLists(i.Mounts, more.Mounts, func(a, b InjectedMount) error {
 			return contradiction("mount at", a.ContainerPath, b.ContainerPath, a == b)
 		}, &errs),
-		Devices: mergeLists(i.Devices, more.Devices, func(a, b InjectedDevice) error {
-			return contradiction("device at", a.ContainerPath, b.ContainerPath, a == b)
-		}, &errs),
+		Devices:    mergeDevices(i.Devices, more.Devices, &errs),
 		CDIDevices: mergeLists(i.CDIDevices, more.CDIDevices, func(string, string) error { return nil }, &errs),
 		Cpuset: Cpuset{
 			CPUs:        mergeStrings("CPUs", i.Cpuset.CPUs, more.Cpuset.CPUs, &errs),
@@ -102,6 +102,37 @@ func mergeMaps(what string, a, b map[string]string, errs *[]error) map[string]st
 			*errs = append(*errs, fmt.Errorf("two different injections of the %s %s", what, k))
 		}
 		out[k] = b[k]
+	}
+	return out
+}
+
+// mergeDevices joins the permissions of one device: plugins that share one, such as /dev/vfio/vfio, ask for
+// different ones.
+func mergeDevices(a, b []InjectedDevice, errs *[]error) []InjectedDevice {
+	b = slices.Clone(b)
+	a = slices.Clone(a)
+	for i := range a {
+		for j := range b {
+			if a[i].HostPath == b[j].HostPath && path.Clean(a[i].ContainerPath) == path.Clean(b[j].ContainerPath) {
+				a[i].Permissions = joinPermissions(a[i].Permissions, b[j].Permissions)
+				b[j] = a[i]
+			}
+		}
+	}
+	return mergeLists(a, b, func(a, b InjectedDevice) error {
+		return contradiction("device at", a.ContainerPath, b.ContainerPath, a == b)
+	}, errs)
+}
+
+func joinPermissions(a, b string) string {
+	if a == b {
+		return a
+	}
+	out := ""
+	for _, p := range []string{"r", "w", "m"} {
+		if strings.Contains(a+b, p) {
+			out += p
+		}
 	}
 	return out
 }

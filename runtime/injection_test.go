@@ -36,12 +36,30 @@ func TestInjection_Merge(t *testing.T) {
 	require.Equal(t, []string{"vendor.example/gpu=0", "vendor.example/gpu=1"}, merged.CDIDevices)
 }
 
+// Plugins that give a container one device ask for different permissions, or for the same in another order.
+func TestInjection_MergeJoinsPermissions(t *testing.T) {
+	device := func(permissions string) runtime.Injection {
+		return runtime.Injection{Devices: []runtime.InjectedDevice{{HostPath: "/dev/vfio/vfio", ContainerPath: "/dev/vfio/vfio", Permissions: permissions}}}
+	}
+	for _, tc := range [][3]string{{"rw", "mrw", "rwm"}, {"mrw", "rwm", "rwm"}, {"mrw", "mrw", "mrw"}, {"", "r", "r"}, {"w", "r", "rw"}} {
+		first, second := device(tc[0]), device(tc[1])
+		merged, err := first.Merge(second)
+		require.NoError(t, err, tc)
+		require.Equal(t, device(tc[2]), merged)
+		require.Equal(t, []runtime.Injection{device(tc[0]), device(tc[1])}, []runtime.Injection{first, second}, "the arguments are not changed")
+		second.Devices[0].ContainerPath += "/"
+		merged, err = first.Merge(second)
+		require.NoError(t, err, "the same path")
+		require.Equal(t, device(tc[2]), merged)
+	}
+}
+
 func TestInjection_MergeReportsContradictions(t *testing.T) {
 	first := full()
 	_, err := first.Merge(runtime.Injection{
 		Env:         map[string]string{"A": "2"},
 		Mounts:      []runtime.InjectedMount{{HostPath: "/other", ContainerPath: "/c/"}},
-		Devices:     []runtime.InjectedDevice{{HostPath: "/dev/a", ContainerPath: "/dev/b", Permissions: "r"}},
+		Devices:     []runtime.InjectedDevice{{HostPath: "/dev/other", ContainerPath: "/dev/b", Permissions: "rw"}},
 		Annotations: map[string]string{"k": "w"},
 		Unified:     map[string]string{"io.weight": "60"},
 		Cpuset:      runtime.Cpuset{CPUs: "2", MemoryNodes: "1"},
