@@ -162,7 +162,7 @@ type Node struct {
 	reported   []corev1.NodeCondition
 	sent       *corev1.NodeStatus // last; nil: none
 	answer     *corev1.NodeStatus // what the API server made of it
-	lastErr    string // last error of the reporter, so that it is logged once
+	lastErr    string             // last error of the reporter, so that it is logged once
 }
 
 // Node returns the keeper of the Node object. It validates cfg and does no I/O.

@@ -45,7 +45,7 @@ func (k *Kube) NodeOptions(cfg NodeConfig, cacheDir string) ([]agent.Option, err
 			return runFunc(f), nil
 		}
 	}
-	k.store.hold()
+	k.store.awaitNode()
 	return append(k.Options(cacheDir),
 		agent.WithObjects(objects),
 		agent.WithNodeLabels(n.Labels),

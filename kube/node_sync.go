@@ -74,14 +74,14 @@ func (n *Node) set(current *corev1.Node) {
 	}
 	n.mu.Unlock()
 	if current != nil {
-		n.kube.store.release()
+		n.kube.store.setNodeKnown()
 	}
 }
 
 // observe takes over the response to a request, unless the watch has brought a newer version meanwhile.
 func (n *Node) observe(response *corev1.Node) {
 	n.kube.events.setNode(response)
-	n.kube.store.release()
+	n.kube.store.setNodeKnown()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.current != nil && n.current.UID == response.UID {

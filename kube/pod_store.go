@@ -30,7 +30,7 @@ type podStore struct {
 	// pods to sort them.
 	order  []*corev1.Pod
 	synced bool
-	held   bool  // pods are not delivered yet
+	awaits bool  // the Node: no pods are delivered yet
 	err    error // why the API server cannot be listed or watched
 	// deleted are the last versions of the pods that were deleted last, so that an older
 	// event that arrives late does not bring one back.
@@ -315,21 +315,21 @@ func (s *podStore) mirrors() (pods []*corev1.Pod, synced bool) {
 	return pods, s.synced
 }
 
-// hold delivers no pods until release is called: whether one may run depends on the labels of the Node,
+// awaitNode delivers no pods until setNodeKnown is called: whether one may run depends on the labels of the Node,
 // as with a kubelet.
-func (s *podStore) hold() {
+func (s *podStore) awaitNode() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held = true
+	s.awaits = true
 }
 
-// release ends hold: the Node is known.
-func (s *podStore) release() {
+// setNodeKnown ends awaitNode.
+func (s *podStore) setNodeKnown() {
 	s.mu.Lock()
-	held := s.held
-	s.held = false
+	awaited := s.awaits
+	s.awaits = false
 	s.mu.Unlock()
-	if held {
+	if awaited {
 		notify.Send(s.changed)
 	}
 }
@@ -338,11 +338,11 @@ func (s *podStore) release() {
 func (s *podStore) set() podsource.Set {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	set := podsource.Set{Incomplete: !s.synced || s.held, Pods: make([]podsource.Manifest, 0, len(s.pods))}
+	set := podsource.Set{Incomplete: !s.synced || s.awaits, Pods: make([]podsource.Manifest, 0, len(s.pods))}
 	if s.err != nil {
 		set.Errors = []podsource.SourceError{{Location: "API server", Err: s.err}}
 	}
-	if s.held {
+	if s.awaits {
 		return set
 	}
 	for _, pod := range s.order {
