@@ -128,13 +128,12 @@ func joinPermissions(a, b string) string {
 	if a == b {
 		return a
 	}
-	out := ""
-	for _, p := range []string{"r", "w", "m"} {
-		if strings.Contains(a+b, p) {
-			out += p
+	return strings.Map(func(p rune) rune {
+		if strings.ContainsRune(a+b, p) {
+			return p
 		}
-	}
-	return out
+		return -1
+	}, "rwm")
 }
 
 func mergeLists[T comparable](a, b []T, check func(a, b T) error, errs *[]error) []T {
