@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,8 +14,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/sublet-dev/agent/pluginregistry"
 )
 
 // maxReconnectDelay bounds the time until a restarted driver is noticed.
@@ -42,12 +42,7 @@ type client struct {
 // connect connects to a driver and asks what it is. A driver with another name than that
 // of its registration is an error.
 func connect(ctx context.Context, name, endpoint string, timeout time.Duration) (*client, error) {
-	conn, err := grpc.NewClient("passthrough:///"+endpoint,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithAuthority("localhost"), // servers in other languages reject the path of a socket as a host
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", endpoint)
-		}),
+	conn, err := pluginregistry.Connect(endpoint,
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnectDelay},
 			MinConnectTimeout: maxReconnectDelay,

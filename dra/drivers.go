@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"path/filepath"
 	"slices"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/dra/v1"
 	apibeta "k8s.io/kubelet/pkg/apis/dra/v1beta1"
@@ -103,11 +101,6 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 		return fmt.Errorf("dra: driver %s: endpoint %q must be an absolute path", p.Name, p.Endpoint)
 	}
 	opts := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithAuthority("localhost"), // servers in other languages reject the path of a socket as a host
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", p.Endpoint)
-		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 		grpc.WithIdleTimeout(0), // a driver without calls is connected all the same
 	}
@@ -118,7 +111,7 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 			MinConnectTimeout: maxReconnectDelay,
 		}))
 	}
-	conn, err := grpc.NewClient("passthrough:///"+p.Endpoint, opts...)
+	conn, err := pluginregistry.Connect(p.Endpoint, opts...)
 	if err != nil {
 		return fmt.Errorf("dra: driver %s: %w", p.Name, err)
 	}

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	api "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/sublet-dev/agent/internal/logattr"
@@ -59,12 +57,7 @@ func (r *Registry) serve(run, removed context.Context, path string) {
 
 // register asks the plugin what it is, and tells it the answer of the handler.
 func (r *Registry) register(ctx context.Context, path string) (Plugin, error) {
-	conn, err := grpc.NewClient("passthrough:///"+path,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithAuthority("localhost"), // servers in other languages reject the path of a socket as a host
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		}),
+	conn, err := Connect(path,
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 	)
 	if err != nil {
