@@ -278,14 +278,7 @@ func TestManager_OnTheKernel(t *testing.T) {
 	if limits := m.Unenforced(); len(limits) > 0 {
 		t.Skip(limits)
 	}
-	t.Cleanup(func() {
-		hierarchies, _ := filepath.Glob(root + "/*" + parent)
-		for _, h := range hierarchies {
-			for _, sub := range []string{"/kubepods/burstable", "/kubepods/besteffort", "/kubepods", ""} {
-				os.Remove(h + sub)
-			}
-		}
-	})
+	removeCgroups(t, root, parent)
 	group, err := m.Ensure(t.Context(), burstable("u1"))
 	require.NoError(t, err)
 	require.Equal(t, parent+"/kubepods/burstable/podu1", group)
@@ -445,4 +438,16 @@ func TestManager_MemoryQoSNeedsV2(t *testing.T) {
 	assert.Equal(t, []string{"MemoryQoS: it needs cgroup v2 with the controller memory"}, m.Unenforced())
 	_, err = cgroup.New(cgroup.Config{MemoryQoS: podspec.MemoryQoS{ThrottlingFactor: 2}})
 	require.ErrorContains(t, err, "Config.MemoryQoS.ThrottlingFactor must be from 0 to 1")
+}
+
+// removeCgroups removes what a test on the cgroups v1 of the machine leaves of those above its pods.
+func removeCgroups(t *testing.T, root, parent string) {
+	t.Cleanup(func() {
+		hierarchies, _ := filepath.Glob(root + "/*" + parent)
+		for _, h := range hierarchies {
+			for _, sub := range []string{"/kubepods/burstable", "/kubepods/besteffort", "/kubepods", ""} {
+				os.Remove(h + sub)
+			}
+		}
+	})
 }

@@ -136,15 +136,8 @@ func TestEnsure_ReportsMemoryInUseOnV1(t *testing.T) {
 	if limits := m.Unenforced(); len(limits) > 0 {
 		t.Skip(limits)
 	}
-	t.Cleanup(func() {
-		assert.NoError(t, m.Remove(t.Context(), "u1"))
-		hierarchies, _ := filepath.Glob(root + "/*" + parent)
-		for _, h := range hierarchies {
-			for _, sub := range []string{"/kubepods/burstable", "/kubepods/besteffort", "/kubepods", ""} {
-				os.Remove(h + sub)
-			}
-		}
-	})
+	removeCgroups(t, root, parent)
+	t.Cleanup(func() { assert.NoError(t, m.Remove(t.Context(), "u1")) })
 	group, err := m.Ensure(t.Context(), sized("500m", "64Mi"))
 	require.NoError(t, err)
 	memory := filepath.Join(root, "memory", group)

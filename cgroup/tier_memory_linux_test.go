@@ -62,15 +62,8 @@ func TestEnsure_KeepsTheMemoryOfAllPodsOnV1(t *testing.T) {
 	if limits := first.Unenforced(); len(limits) > 0 {
 		t.Skip(limits)
 	}
-	t.Cleanup(func() {
-		assert.NoError(t, first.Remove(t.Context(), "u1"))
-		hierarchies, _ := filepath.Glob(root + "/*" + parent)
-		for _, h := range hierarchies {
-			for _, sub := range []string{"/kubepods/burstable", "/kubepods/besteffort", "/kubepods", ""} {
-				os.Remove(h + sub)
-			}
-		}
-	})
+	removeCgroups(t, root, parent)
+	t.Cleanup(func() { assert.NoError(t, first.Remove(t.Context(), "u1")) })
 	group, err := first.Ensure(t.Context(), sized("500m", "64Mi"))
 	require.NoError(t, err)
 	end := allocate(t, filepath.Join(root, "memory", group))
