@@ -81,17 +81,22 @@ func (n *Node) set(current *corev1.Node) {
 // observe takes over the response to a request, unless the watch has brought a newer version meanwhile.
 func (n *Node) observe(response *corev1.Node) {
 	n.kube.events.setNode(response)
-	n.kube.store.setNodeKnown()
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.current != nil && n.current.UID == response.UID {
-		order, err := resourceversion.CompareResourceVersion(response.ResourceVersion, n.current.ResourceVersion)
-		if err == nil && order < 0 {
-			return
-		}
+	if !n.hasNewer(response) {
+		n.current = response
+		n.noteLabels(response)
 	}
-	n.current = response
-	n.noteLabels(response)
+	n.mu.Unlock()
+	n.kube.store.setNodeKnown() // last: it delivers pods, which are admitted by the labels
+}
+
+// hasNewer reports whether a later version of that Node is known. n.mu is held.
+func (n *Node) hasNewer(node *corev1.Node) bool {
+	if n.current == nil || n.current.UID != node.UID {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, n.current.ResourceVersion)
+	return err == nil && order < 0
 }
 
 // sync registers the node if it is not, and sends its status if it has changed or was

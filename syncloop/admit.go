@@ -72,8 +72,11 @@ func (p *PodManager) isActive(pod *corev1.Pod) bool {
 		return ok
 	}
 	st, ok := p.cfg.Workers.State(pod.UID)
-	if !ok || st.Phase > podworkers.Terminating {
-		return !ok
+	switch {
+	case !ok: // its worker is about to begin
+		return true
+	case st.Phase > podworkers.Terminating:
+		return false
 	}
 	status, _ := p.cfg.Statuses.Get(pod.UID)
 	return !podspec.IsTerminalPhase(status.Phase)
