@@ -45,7 +45,7 @@ import (
 // Config.Root.
 //
 // Where the embedding process is process 1, as in an image, or a subreaper, it becomes the
-// parent of processes that outlive theirs. They are reaped after their container has exited.
+// parent of processes that outlive theirs. They are reaped within seconds of their exit.
 //
 // # Isolation
 //
@@ -75,7 +75,8 @@ type Executor struct {
 	probe    sync.Once
 	isolates bool // mount namespaces can be created
 
-	table procTable
+	table  procTable
+	reaper reaper
 }
 
 var (

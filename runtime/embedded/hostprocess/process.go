@@ -89,9 +89,7 @@ func (p *containerProcess) killRest() {
 		ids[p.c.ID] = true
 	}
 	killAll(tags, ids)
-	if p.tag != 0 {
-		reap(p.tag, &p.jobs)
-	}
+	p.reapAll()
 }
 
 // setEnvironment sets the directory and the environment of the container. The calling
@@ -118,10 +116,12 @@ func (p *containerProcess) run(argv []string, sio embedded.IO, started chan<- er
 		return
 	}
 	p.pid, p.master = j.proc.Pid, j.master
+	p.h.reaper.add(p)
 	started <- nil
 
 	exitOf(p.pid)
 	at := time.Now()
+	p.h.reaper.drop(p)
 	_ = syscall.Kill(-p.pid, syscall.SIGKILL) // the rest of the group
 	p.mu.Lock()
 	p.ended = true

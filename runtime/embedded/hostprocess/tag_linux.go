@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -167,26 +166,6 @@ func members(tags map[tag]bool, ids map[string]bool) []process {
 		}
 	}
 	return slices.Collect(maps.Values(in))
-}
-
-// reap reaps the exited processes with a tag that are children of this process, except for jobs,
-// which others wait for. Where this process is process 1 they are what outlived its parent.
-func reap(t tag, jobs *sync.Map) {
-	for _, pid := range pids() {
-		if _, isJob := jobs.Load(pid); !isJob && isExitedChild(pid) && tagOf(pid) == t {
-			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
-		}
-	}
-}
-
-// isExitedChild reports whether a process is an exited child of this one.
-func isExitedChild(pid int) bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]) // state, parent
-	return len(f) > 1 && f[0][0] == 'Z' && string(f[1]) == strconv.Itoa(os.Getpid())
 }
 
 // kill kills the process, and no other with a reused PID.

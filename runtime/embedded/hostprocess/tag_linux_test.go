@@ -217,3 +217,29 @@ func TestExecutor_ReapsWhatOutlivesItsParent(t *testing.T) {
 	assert.Equal(t, int32(137), <-code, "of a command that others wait for")
 	assert.NoDirExists(t, fmt.Sprintf("/proc/%d", pid))
 }
+
+// A container that runs for long may start any number of daemons meanwhile.
+func TestExecutor_ReapsWhileTheContainerRuns(t *testing.T) {
+	require.NoError(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
+	h := New(Config{Root: t.TempDir(), Unprivileged: true})
+	h.reaper.period = time.Millisecond
+	g := newRig(t, h)
+	sb := g.RunPod(t, embeddedtest.PodConfig("p"))
+	left := filepath.Join(t.TempDir(), "left")
+	id := g.Start(t, sb, nil, "sh", "-c", "(setsid sh -c 'echo $$ > "+left+"' &); exec sleep 1000")
+	pid := pidIn(t, left)
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+		return os.IsNotExist(err)
+	}, time.Minute, time.Millisecond)
+	// Others wait for commands and for the containers themselves.
+	for code := range 50 {
+		r, err := g.CRI.ExecSync(t.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", fmt.Sprintf("exit %d", code)}})
+		require.NoError(t, err)
+		require.Equal(t, int32(code), r.GetExitCode())
+		other := g.Start(t, sb, func(c *v1.ContainerConfig) { c.Metadata.Attempt = uint32(code) + 1 }, "sh", "-c", fmt.Sprintf("exit %d", code))
+		require.Equal(t, int32(code), g.AwaitExit(t, other).GetExitCode())
+	}
+	assert.Equal(t, v1.ContainerState_CONTAINER_RUNNING, g.Inspect(t, id).GetState())
+}
