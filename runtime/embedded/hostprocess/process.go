@@ -74,6 +74,7 @@ type containerProcess struct {
 	ended bool         // the pid may be reused
 
 	disk scratchUsage
+	cpu  cpuTime
 
 	hasUntagged atomic.Bool // some of its processes may have no tag
 	jobs        sync.Map    // keys: PIDs of processes that others wait for
@@ -280,7 +281,8 @@ func (p *containerProcess) Resize(width, height uint16) error {
 
 // Usage implements embedded.Process.
 func (p *containerProcess) Usage() embedded.Usage {
-	u := p.h.table.of(p.pid, p.tag)
+	u, at := p.h.table.of(p.pid, p.tag)
+	u.CPU = p.cpu.add(u.CPU, at)
 	disk := p.disk.measure(filepath.Join(p.scratch, workDir))
 	u.Disk, u.Inodes = disk.Bytes, disk.Inodes
 	return u

@@ -119,8 +119,8 @@ type procTable struct {
 const maxAge = 250 * time.Millisecond
 
 // of returns the usage of the processes with a tag, and of those without one in a
-// session.
-func (t *procTable) of(session int, of tag) embedded.Usage {
+// session, and when they were read.
+func (t *procTable) of(session int, of tag) (embedded.Usage, time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if time.Since(t.at) > maxAge {
@@ -131,7 +131,7 @@ func (t *procTable) of(session int, of tag) embedded.Usage {
 	if of != 0 {
 		u = sum(u, t.tagged[of])
 	}
-	return u
+	return u, t.at
 }
 
 // read reads the usage of all processes.

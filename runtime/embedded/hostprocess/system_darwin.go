@@ -108,7 +108,7 @@ func (*containerProcess) reapAll() {}
 // procTable is empty here.
 type procTable struct{}
 
-func (*procTable) of(int, tag) embedded.Usage { return embedded.Usage{} }
+func (*procTable) of(int, tag) (embedded.Usage, time.Time) { return embedded.Usage{}, time.Time{} }
 
 // namespace is always the host's.
 type namespace struct{}
