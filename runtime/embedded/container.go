@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -219,6 +220,8 @@ func (r *Runtime) finish(c *container, e Exit) {
 			e.Reason = ReasonError
 		}
 	}
+	// What an executor passes on may be output of a program, and gRPC sends no status with that.
+	e.Reason, e.Message = strings.ToValidUTF8(e.Reason, "\uFFFD"), strings.ToValidUTF8(e.Message, "\uFFFD")
 	c.exit, c.finished = &e, e.At.UnixNano()
 	if c.started == 0 { // it never ran
 		c.started = c.finished

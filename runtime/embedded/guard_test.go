@@ -161,6 +161,20 @@ func TestRuntime_SurvivesExtraExits(t *testing.T) {
 	}
 }
 
+// A container whose executor passes on what a program has printed can be inspected, and its events are sent.
+func TestRuntime_ReportsAMessageThatIsNoText(t *testing.T) {
+	e := &clumsy{Executor: simulated.New(simulated.Config{})}
+	g := newRig(t, embedded.Config{Executor: e})
+	next := g.Events(t)
+	id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil, "sleep", "1d")
+	e.exited(embedded.Exit{Code: 3, Reason: "Lost\xff", Message: "\xfe\xff power"})
+	st := g.Inspect(t, id)
+	assert.Equal(t, "Lost\uFFFD", st.GetReason())
+	assert.Equal(t, "\uFFFD power", st.GetMessage())
+	for next().GetContainerEventType() != v1.ContainerEventType_CONTAINER_STOPPED_EVENT { //nolint:revive // it fails at the end of the stream
+	}
+}
+
 // AG-9: an executor panics outside of a call of a client.
 func TestRuntime_SurvivesPanicsOfHostPorts(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
