@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -100,4 +101,49 @@ func TestRuntime_EmitsTheEndOfASandboxOnce(t *testing.T) {
 			v1.ContainerEventType_CONTAINER_STOPPED_EVENT, v1.ContainerEventType_CONTAINER_DELETED_EVENT,
 		}, kinds)
 	})
+}
+
+// undying is an executor of which the containers named undying cannot be killed while it holds.
+type undying struct {
+	*simulated.Executor
+	holds *atomic.Bool
+}
+
+func (e undying) Start(ctx context.Context, c *embedded.Container, sio embedded.IO, exited func(embedded.Exit)) (embedded.Process, error) {
+	p, err := e.Executor.Start(ctx, c, sio, exited)
+	if err != nil || c.Config.GetMetadata().GetName() != "undying" {
+		return p, err
+	}
+	return undyingProcess{p, e.holds}, nil
+}
+
+type undyingProcess struct {
+	embedded.Process
+	holds *atomic.Bool
+}
+
+func (p undyingProcess) Signal(sig syscall.Signal) error {
+	if p.holds.Load() {
+		return errImmortal
+	}
+	return p.Process.Signal(sig)
+}
+
+// The others of its pod do not run on for a container that cannot be killed.
+func TestRuntime_StopKillsTheOthersAfterAFailedKill(t *testing.T) {
+	e := undying{simulated.New(simulated.Config{}), new(atomic.Bool)}
+	e.holds.Store(true)
+	defer e.holds.Store(false)
+	g := newRig(t, embedded.Config{Executor: e})
+	sb := g.RunPod(t, embeddedtest.PodConfig("p"))
+	id := g.Start(t, sb, func(c *v1.ContainerConfig) { c.Metadata.Name = "undying" })
+	other := g.Start(t, sb, nil)
+	_, err := g.CRI.StopPodSandbox(t.Context(), &v1.StopPodSandboxRequest{PodSandboxId: sb})
+	require.ErrorContains(t, err, "kill container "+id)
+	assert.Equal(t, int32(137), g.AwaitExit(t, other).GetExitCode())
+	assert.Equal(t, v1.ContainerState_CONTAINER_RUNNING, g.Inspect(t, id).GetState())
+
+	e.holds.Store(false)
+	_, err = g.CRI.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: sb})
+	require.NoError(t, err)
 }

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"syscall"
@@ -168,10 +169,14 @@ func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
 	}
 	r.mu.Unlock()
 
+	var errs []error
 	for _, c := range live {
 		if err := r.kill(c, syscall.SIGKILL); err != nil {
-			return fmt.Errorf("kill container %s: %w", c.ID, err)
+			errs = append(errs, fmt.Errorf("kill container %s: %w", c.ID, err))
 		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	for _, c := range live {
 		if err := wait(ctx, c.done); err != nil {
