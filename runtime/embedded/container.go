@@ -260,10 +260,10 @@ func (r *Runtime) kill(c *container, sig syscall.Signal) error {
 // container that does not run, or does not exist, is stopped.
 func (r *Runtime) StopContainer(ctx context.Context, req *v1.StopContainerRequest) (*v1.StopContainerResponse, error) {
 	r.mu.Lock()
-	c, ok := lookup(r.containers, req.GetContainerId())
+	c, ok, err := lookupIfAny(r.containers, "container", req.GetContainerId())
 	if !ok || !c.alive() {
 		r.mu.Unlock()
-		return &v1.StopContainerResponse{}, nil
+		return &v1.StopContainerResponse{}, err
 	}
 	signaled := c.terminated
 	c.terminated = true

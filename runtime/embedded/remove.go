@@ -10,12 +10,13 @@ import (
 // exist is removed.
 func (r *Runtime) RemoveContainer(ctx context.Context, req *v1.RemoveContainerRequest) (*v1.RemoveContainerResponse, error) {
 	r.mu.Lock()
-	c, ok := lookup(r.containers, req.GetContainerId())
+	c, ok, err := lookupIfAny(r.containers, "container", req.GetContainerId())
 	r.mu.Unlock()
-	if ok {
-		if err := r.removeContainer(ctx, c); err != nil {
-			return nil, statusError("remove container "+c.ID, err)
-		}
+	if !ok {
+		return &v1.RemoveContainerResponse{}, err
+	}
+	if err := r.removeContainer(ctx, c); err != nil {
+		return nil, statusError("remove container "+c.ID, err)
 	}
 	return &v1.RemoveContainerResponse{}, nil
 }

@@ -2,6 +2,7 @@ package embedded_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -146,4 +147,39 @@ func TestRuntime_StopKillsTheOthersAfterAFailedKill(t *testing.T) {
 	e.holds.Store(false)
 	_, err = g.CRI.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: sb})
 	require.NoError(t, err)
+}
+
+// twice makes ids until two begin with the same digit, which it returns.
+func twice(make func(attempt uint32) (id string)) string {
+	seen := map[string]bool{}
+	for attempt := uint32(0); ; attempt++ {
+		digit := make(attempt)[:1]
+		if seen[digit] {
+			return digit
+		}
+		seen[digit] = true
+	}
+}
+
+// A command line client is told that the beginning of an id that it was given says too little.
+func TestRuntime_RejectsAnIDThatMayMeanSeveral(t *testing.T) {
+	g := newRig(t, embedded.Config{})
+	var sb string
+	pod := twice(func(attempt uint32) string {
+		sb = g.RunPod(t, embeddedtest.PodConfig(fmt.Sprint("p", attempt)))
+		return sb
+	})
+	container := twice(func(attempt uint32) string {
+		return g.Start(t, sb, func(c *v1.ContainerConfig) { c.Metadata.Attempt = attempt })
+	})
+	_, stop := g.CRI.StopContainer(t.Context(), &v1.StopContainerRequest{ContainerId: container})
+	_, remove := g.CRI.RemoveContainer(t.Context(), &v1.RemoveContainerRequest{ContainerId: container})
+	_, stopPod := g.CRI.StopPodSandbox(t.Context(), &v1.StopPodSandboxRequest{PodSandboxId: pod})
+	_, removePod := g.CRI.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: pod})
+	for _, err := range []error{stop, remove, stopPod, removePod} {
+		assert.Equal(t, codes.InvalidArgument, status.Code(err))
+		assert.ErrorContains(t, err, "more than one id begins with it")
+	}
+	_, err := g.CRI.StopContainer(t.Context(), &v1.StopContainerRequest{ContainerId: "x"})
+	assert.NoError(t, err, "of none")
 }

@@ -246,6 +246,21 @@ func lookup[T any](m map[string]T, id string) (T, bool) {
 	return found, true
 }
 
+// lookupIfAny is lookup for calls that succeed without an object. An id that may mean several is
+// their error.
+func lookupIfAny[T any](m map[string]T, kind, id string) (T, bool, error) {
+	v, ok := lookup(m, id)
+	if ok || id == "" || len(id) >= 64 {
+		return v, ok, nil
+	}
+	for k := range m {
+		if strings.HasPrefix(k, id) {
+			return v, false, status.Errorf(codes.InvalidArgument, "%s %q: more than one id begins with it", kind, id)
+		}
+	}
+	return v, false, nil
+}
+
 // reserve reserves a name for id. The caller holds mu.
 func (r *Runtime) reserve(kind, name, id string) error {
 	if other, taken := r.names[name]; taken {

@@ -143,12 +143,13 @@ func (r *Runtime) address(s *sandbox) error {
 // StopPodSandbox implements the CRI. Stopping an unknown sandbox is not an error.
 func (r *Runtime) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxRequest) (*v1.StopPodSandboxResponse, error) {
 	r.mu.Lock()
-	s, ok := lookup(r.sandboxes, req.GetPodSandboxId())
+	s, ok, err := lookupIfAny(r.sandboxes, "sandbox", req.GetPodSandboxId())
 	r.mu.Unlock()
-	if ok {
-		if err := r.stopSandbox(ctx, s); err != nil {
-			return nil, statusError("stop sandbox "+s.id, err)
-		}
+	if !ok {
+		return &v1.StopPodSandboxResponse{}, err
+	}
+	if err := r.stopSandbox(ctx, s); err != nil {
+		return nil, statusError("stop sandbox "+s.id, err)
 	}
 	return &v1.StopPodSandboxResponse{}, nil
 }
@@ -204,10 +205,10 @@ func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
 // RemovePodSandbox implements the CRI. Removing an unknown sandbox is not an error.
 func (r *Runtime) RemovePodSandbox(ctx context.Context, req *v1.RemovePodSandboxRequest) (*v1.RemovePodSandboxResponse, error) {
 	r.mu.Lock()
-	s, ok := lookup(r.sandboxes, req.GetPodSandboxId())
+	s, ok, err := lookupIfAny(r.sandboxes, "sandbox", req.GetPodSandboxId())
 	r.mu.Unlock()
 	if !ok {
-		return &v1.RemovePodSandboxResponse{}, nil
+		return &v1.RemovePodSandboxResponse{}, err
 	}
 	if err := r.stopSandbox(ctx, s); err != nil {
 		return nil, statusError("remove sandbox "+s.id, err)
