@@ -3,6 +3,7 @@ package reference
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 )
 
@@ -11,8 +12,11 @@ import (
 type Reference struct {
 	Repo   string // registry/path
 	Tag    string // "" if there is only a digest
-	Digest string // sha256:…, or ""
+	Digest string // sha256:… or the like, or ""
 }
+
+// dockerHub is the registry of references without one.
+const dockerHub = "docker.io"
 
 // Parse parses [registry/]path[:tag][@digest] as container tools do.
 func Parse(s string) (Reference, error) {
@@ -22,9 +26,10 @@ func Parse(s string) (Reference, error) {
 	}
 	rest, digest, pinned := strings.Cut(s, "@")
 	if pinned {
-		hex, ok := strings.CutPrefix(digest, "sha256:")
-		if !ok || len(hex) != 64 || strings.Trim(hex, "0123456789abcdef") != "" {
-			return Reference{}, invalid("digest must be sha256: and 64 hex digits")
+		algorithm, hex, _ := strings.Cut(digest, ":")
+		digits, ok := map[string]int{"sha256": 64, "sha384": 96, "sha512": 128}[algorithm]
+		if !ok || len(hex) != digits || strings.Trim(hex, "0123456789abcdef") != "" {
+			return Reference{}, invalid("digest must be sha256: and 64 hex digits, sha384: and 96, or sha512: and 128")
 		}
 	}
 	ref := Reference{Digest: digest}
@@ -38,10 +43,13 @@ func Parse(s string) (Reference, error) {
 	}
 	host, path, hasHost := strings.Cut(rest, "/")
 	if !hasHost || !strings.ContainsAny(host, ".:") && host != "localhost" {
-		host, path = "docker.io", rest
-		if !hasHost {
-			path = "library/" + rest
-		}
+		host, path = dockerHub, rest
+	}
+	if host == "index."+dockerHub {
+		host = dockerHub
+	}
+	if host == dockerHub && !strings.Contains(path, "/") {
+		path = "library/" + path
 	}
 	if !validHost(host) {
 		return Reference{}, invalid("invalid registry")
@@ -84,6 +92,9 @@ func isWordByte(c byte) bool {
 
 func validHost(h string) bool {
 	name, port, hasPort := strings.Cut(h, ":")
+	if strings.HasPrefix(h, "[") {
+		return validIPv6(h)
+	}
 	if hasPort && (port == "" || strings.Trim(port, "0123456789") != "") {
 		return false
 	}
@@ -98,6 +109,14 @@ func validHost(h string) bool {
 		}
 	}
 	return true
+}
+
+// validIPv6 validates an address in brackets, which a port may follow.
+func validIPv6(h string) bool {
+	inner, rest, ok := strings.Cut(h[1:], "]")
+	ip, err := netip.ParseAddr(inner)
+	port, hasPort := strings.CutPrefix(rest, ":")
+	return ok && err == nil && ip.Is6() && ip.Zone() == "" && hasPort == (rest != "") && strings.Trim(port, "0123456789") == "" && hasPort == (port != "")
 }
 
 // validPart validates one part of a path: lower-case letters and digits with single
