@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -40,8 +41,8 @@ type Config struct {
 	Root string
 	// Path is the PATH of containers that set none. Default: the usual one of containers.
 	Path string
-	// Env is added to every container's environment: NAME=value. The environment of
-	// this process is not inherited.
+	// Env is added to every container's environment: NAME=value. A variable that the pod or
+	// the image has keeps its value. The environment of this process is not inherited.
 	Env []string
 	// Unprivileged disables mount namespaces, also for root.
 	Unprivileged bool
@@ -133,8 +134,12 @@ func checkSecurity(c *embedded.Container, isolated bool) error {
 
 // environ returns the complete environment of c.
 func (h *Executor) environ(c *embedded.Container, isolated bool, dir string) []string {
-	env := append(c.Environ(), h.cfg.Env...)
+	env := c.Environ()
 	def := func(name, value string) { env = withDefault(env, name, value) }
+	for _, pair := range h.cfg.Env {
+		name, value, _ := strings.Cut(pair, "=")
+		def(name, value)
+	}
 	path := h.cfg.Path
 	if path == "" {
 		path = defaultPath
@@ -149,6 +154,7 @@ func (h *Executor) environ(c *embedded.Container, isolated bool, dir string) []s
 			def(EnvTerminationLog, m.GetHostPath())
 		}
 	}
+	env = slices.DeleteFunc(env, func(pair string) bool { return strings.HasPrefix(pair, EnvContainerID+"=") })
 	return append(env, EnvContainerID+"="+c.ID)
 }
 

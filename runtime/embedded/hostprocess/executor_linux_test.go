@@ -75,6 +75,20 @@ func TestExecutor_SetsEnvironmentAndDirectory(t *testing.T) {
 	assert.Equal(t, []string{"stdout F 1 2|box||" + dir}, embeddedtest.ReadLog(t, path))
 }
 
+func TestExecutor_SetsEachVariableOnce(t *testing.T) {
+	g := newRig(t, New(Config{Root: t.TempDir(), Unprivileged: true, Env: []string{"A=config", "B=config"}}))
+	cfg, path := embeddedtest.WithLogs(t, embeddedtest.PodConfig("p"))
+	id := g.Start(t, g.RunPod(t, cfg), func(c *v1.ContainerConfig) {
+		c.Envs = []*v1.KeyValue{{Key: "A", Value: []byte("pod")}, {Key: EnvContainerID, Value: []byte("another")}}
+	}, "grep", "-zaE", "^(A|B|"+EnvContainerID+")=", "/proc/self/environ")
+	g.AwaitExit(t, id)
+	var lines []string
+	for _, line := range embeddedtest.ReadLog(t, path) {
+		lines = append(lines, strings.Split(strings.Trim(strings.TrimPrefix(line, "stdout F "), "\x00"), "\x00")...)
+	}
+	assert.ElementsMatch(t, []string{"A=pod", "B=config", EnvContainerID + "=" + id}, lines)
+}
+
 // RT-11
 func TestExecutor_SetsTheOOMScore(t *testing.T) {
 	g := hostRig(t)
