@@ -63,7 +63,9 @@ import (
 // Config.Logger logs that once a pod.
 //
 // Containers inherit no descriptors: all but the first three are marked close-on-exec in
-// this process. Containers start with umask 022.
+// this process. Nor do they ignore what this process ignores of SIGHUP, SIGINT, SIGQUIT, SIGTERM
+// and SIGPIPE: from its first container on, it catches and drops these instead. Containers start
+// with umask 022.
 type Executor struct {
 	cfg Config
 

@@ -42,6 +42,7 @@ func (h *Executor) Start(ctx context.Context, c *embedded.Container, sio embedde
 	if p.tag, err = newTag(dir); err != nil {
 		return nil, err
 	}
+	catchIgnored()
 	// The thread that starts a process must run as long as the process: its exit
 	// is the parent's death for PR_SET_PDEATHSIG. The process also gets the mount
 	// namespace of this thread.
