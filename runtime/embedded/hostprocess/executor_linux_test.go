@@ -2,6 +2,7 @@ package hostprocess
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -117,6 +118,19 @@ func TestExecutor_SetsTheKindOfATerminal(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, strings.TrimSpace(stdout.String()))
 	}
+}
+
+// A command prints to its terminal, whether or not its client wants to see it.
+func TestExecutor_EndsCommandsWhoseTerminalNobodyReads(t *testing.T) {
+	g := hostRig(t)
+	id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil, "sleep", "1000")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	code, err := g.ExecStreams(ctx, id, embedded.Exec{
+		Cmd: []string{"sh", "-c", "head -c 1000000 /dev/zero; exit 4"}, IO: embedded.IO{Stdin: strings.NewReader(""), TTY: true},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, int32(4), code)
 }
 
 func TestExecutor_Stops(t *testing.T) {

@@ -110,9 +110,11 @@ func (j *job) terminal(sio embedded.IO) error {
 	j.ours, j.theirs = append(j.ours, master), append(j.theirs, slave)
 	j.std = [3]*os.File{slave, slave, slave}
 	j.attr.Setctty = true
-	if sio.Stdout != nil {
-		j.output.copy(sio.Stdout, master)
+	out := sio.Stdout
+	if out == nil {
+		out = io.Discard // a terminal that nobody reads stops who prints to it
 	}
+	j.output.copy(out, master)
 	if sio.Stdin != nil {
 		j.feed = func() { _, _ = io.Copy(master, sio.Stdin) }
 	}
