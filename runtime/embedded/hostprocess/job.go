@@ -23,7 +23,7 @@ type job struct {
 	attr *syscall.SysProcAttr
 
 	proc   *os.Process
-	tagged bool
+	tagged bool // with all that it has started
 	std    [3]*os.File
 	output outputs
 	drain  func()     // called after the exit, before the rest of the output is taken; nil without

@@ -91,7 +91,8 @@ func (j *job) spawn(t tag) (*os.Process, error) {
 		await(proc.Pid, unix.WSTOPPED|unix.WEXITED)
 	}
 	setOOMScore(proc.Pid, j.oom)
-	j.tagged = t != 0 && t.set(proc.Pid) == nil // else it has exited, or it is not permitted
+	// Else it has exited, it is not permitted, or it may have started others before.
+	j.tagged = t != 0 && t.set(proc.Pid) == nil && j.attr.Ptrace
 	if j.attr.Ptrace {
 		_ = unix.PtraceDetach(proc.Pid) // it may have exited
 	}

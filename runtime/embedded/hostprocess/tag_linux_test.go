@@ -157,6 +157,25 @@ func TestExecutor_DoesNotTracePrivilegedPrograms(t *testing.T) {
 	assert.True(t, privileged(filepath.Join(dir, "none")))
 }
 
+// A program that is not traced may start others before it is tagged. They are found by their environment.
+func TestExecutor_LooksForWhatAnUntracedProgramStarted(t *testing.T) {
+	h := New(Config{Root: t.TempDir(), Unprivileged: true})
+	g := newRig(t, h)
+	script := filepath.Join(t.TempDir(), "script") // of which the kernel ignores the bit
+	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o600))
+	for mode, isUntraced := range map[os.FileMode]bool{0o755: false, 0o755 | os.ModeSetuid: true} {
+		require.NoError(t, os.Chmod(script, mode))
+		id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig(mode.String())), nil, script)
+		h.reaper.mu.Lock()
+		for _, p := range h.reaper.running {
+			assert.Equal(t, isUntraced, p.hasUntagged.Load(), mode)
+			assert.NotZero(t, tagOf(p.pid))
+		}
+		h.reaper.mu.Unlock()
+		g.Stop(t, id, 0)
+	}
+}
+
 // Any process chooses its name and its environment.
 func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("12 (a) b) S 1 12 12 0 -1 0 0 0 0 0 1 2 3 4 20 0 1 0 100 4096 10 0"))
