@@ -381,3 +381,16 @@ func TestRuntimeCall_OperationNames(t *testing.T) {
 		assert.Contains(t, lines, fmt.Sprintf("%q", op), rpc)
 	}
 }
+
+// The kubelet counts a streamed list as the list, and a runtime that cannot stream it once.
+func TestRuntimeCall_CountsStreamedLists(t *testing.T) {
+	m, reg := newMetrics(t)
+	m.RuntimeCall("StreamPodSandboxes", time.Millisecond, nil)
+	m.RuntimeCall("StreamContainers", time.Millisecond, fmt.Errorf("x: %w", runtime.ErrUnsupported))
+	m.RuntimeCall("ListContainers", time.Millisecond, nil)
+	assert.Equal(t, []string{
+		`kubelet_runtime_operations_total{operation_type="list_containers"} 1`,
+		`kubelet_runtime_operations_total{operation_type="list_podsandbox"} 1`,
+	}, series(t, reg, "kubelet_runtime_operations_total"))
+	assert.Empty(t, series(t, reg, "kubelet_runtime_operations_errors_total"))
+}

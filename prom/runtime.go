@@ -1,10 +1,13 @@
 package prom
 
 import (
+	"errors"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sublet-dev/agent/runtime"
 )
 
 type runtimeMetrics struct {
@@ -28,8 +31,12 @@ func (r *runtimeMetrics) all() []prometheus.Collector {
 }
 
 // RuntimeCall is the hook for runtime calls, for cri.Hooks.Call. rpc is the name of
-// the CRI call.
+// the CRI call. A runtime that cannot stream a list has not failed: the list that is
+// requested instead is counted.
 func (m *Metrics) RuntimeCall(rpc string, duration time.Duration, err error) {
+	if strings.HasPrefix(rpc, "Stream") && errors.Is(err, runtime.ErrUnsupported) {
+		return
+	}
 	r, op := &m.runtime, operationOf(rpc)
 	r.calls.WithLabelValues(op).Inc()
 	r.duration.WithLabelValues(op).Observe(duration.Seconds())
@@ -45,10 +52,16 @@ func (m *Metrics) RuntimeCall(rpc string, duration time.Duration, err error) {
 }
 
 // operationOf returns the name that the kubelet has for an operation: the CRI call
-// in snake case, with podsandbox as one word.
+// in snake case, with podsandbox as one word. A list is one operation, whether the
+// runtime answers it as a whole or streams it.
 func operationOf(rpc string) string {
-	if rpc == "UpdateContainerResources" {
+	switch rpc {
+	case "UpdateContainerResources":
 		return "update_container"
+	case "StreamPodSandboxes":
+		return "list_podsandbox"
+	case "StreamContainers":
+		return "list_containers"
 	}
 	var b strings.Builder
 	for i, c := range rpc {
