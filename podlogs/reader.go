@@ -123,7 +123,7 @@ func (c *copier) copy(tailLines *int64) error {
 func (c *copier) open() (stop func(), err error) {
 	dir, err := openLogDir(c.reader.cfg.LogsDir, filepath.ToSlash(c.log.Path))
 	if errors.Is(err, fs.ErrNotExist) {
-		err = errors.Join(ErrNoLog, err)
+		err = fmt.Errorf("%w (%w)", ErrNoLog, err) // one line, as it is shown to people
 	}
 	if err != nil {
 		return func() {}, err

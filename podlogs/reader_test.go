@@ -209,6 +209,7 @@ func TestReader_NoLog(t *testing.T) {
 	_, err := l.tryRead(t.Context(), corev1.PodLogOptions{})
 	require.ErrorIs(t, err, podlogs.ErrNoLog)
 	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NotContains(t, err.Error(), "\n", "kubectl logs shows it")
 	require.NoError(t, os.Remove(l.dir))
 	_, err = l.tryRead(t.Context(), corev1.PodLogOptions{})
 	require.ErrorIs(t, err, podlogs.ErrNoLog)
