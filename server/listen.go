@@ -2,8 +2,11 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"strings"
+	"syscall"
 
 	"github.com/sublet-dev/agent/internal/unixsocket"
 )
@@ -16,5 +19,9 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(addr, socketPrefix); ok {
 		return unixsocket.Listen(ctx, path)
 	}
-	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w; stop the program that listens there, or choose another address", err)
+	}
+	return l, err
 }

@@ -130,7 +130,7 @@ func TestRun_StopsWithContextAndReportsUsedAddress(t *testing.T) {
 	require.NoError(t, err)
 	s, err := server.New(server.Config{Addr: l.Addr().String()})
 	require.NoError(t, err)
-	require.ErrorContains(t, s.Run(t.Context()), "address already in use")
+	require.ErrorContains(t, s.Run(t.Context()), "address already in use; stop the program that listens there, or choose another address")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
