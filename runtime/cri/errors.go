@@ -38,10 +38,24 @@ func (e *Error) Error() string {
 		return b.String()
 	}
 	fmt.Fprintf(&b, ": %s (%v)", e.status.Message(), e.status.Code())
-	if strings.Contains(e.status.Message(), "expected cgroupsPath to be of format") {
-		b.WriteString("; the runtime has the cgroup driver systemd: set the agent's to systemd too (Node.CgroupDriver)")
-	}
+	b.WriteString(remedy(e.status.Message()))
 	return b.String()
+}
+
+// remedy returns what to do about an error that is met at the first start, or "".
+func remedy(message string) string {
+	// At the beginning: the runtime itself may not have reached a shim.
+	dial := strings.HasPrefix(message, `connection error: desc = "transport: Error while dialing: dial unix`)
+	switch {
+	case strings.Contains(message, "expected cgroupsPath to be of format"):
+		return "; the runtime has the cgroup driver systemd: set the agent's to systemd too (Node.CgroupDriver)"
+	case dial && strings.Contains(message, "permission denied"):
+		return "; run as root, or as a user who may open the socket"
+	case dial && (strings.Contains(message, "no such file or directory") || strings.Contains(message, "connection refused")):
+		return "; start the runtime, or give the path of its socket"
+	default:
+		return ""
+	}
 }
 
 // GRPCStatus returns what the runtime answered.

@@ -22,6 +22,24 @@ func TestError_NamesTheCgroupDriver(t *testing.T) {
 	assert.ErrorContains(t, err, "Node.CgroupDriver")
 }
 
+// Who has no runtime, another socket or no rights learns it from the first error.
+func TestError_SaysWhyTheSocketCannotBeOpened(t *testing.T) {
+	for _, tt := range []struct{ cause, remedy string }{
+		{"no such file or directory", " (Unavailable); start the runtime, or give the path of its socket"},
+		{"connection refused", " (Unavailable); start the runtime, or give the path of its socket"},
+		{"permission denied", " (Unavailable); run as root, or as a user who may open the socket"},
+		{"operation was canceled", " (Unavailable)"},
+	} {
+		message := "connection error: desc = \"transport: Error while dialing: dial unix /run/x.sock: connect: " + tt.cause + "\""
+		err := newError(t.Context(), t.Context(), "Version", "", time.Second, status.Error(codes.Unavailable, message))
+		require.EqualError(t, err, "Version: "+message+tt.remedy)
+	}
+	for _, message := range []string{"exec: permission denied", "connect to the shim: dial unix /run/s: connect: connection refused"} {
+		err := newError(t.Context(), t.Context(), "StartContainer", "ct-1", time.Second, status.Error(codes.Unknown, message))
+		require.EqualError(t, err, "StartContainer ct-1: "+message+" (Unknown)")
+	}
+}
+
 // late is a context past its deadline whose timer has not run.
 type late struct{ context.Context }
 
