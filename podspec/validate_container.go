@@ -20,7 +20,7 @@ func (v *validator) containerLists(path *field.Path) {
 		if IsSidecar(c) {
 			v.sidecarOrRegular(at, c)
 		} else {
-			v.runsToItsEnd(at, c)
+			v.runsToItsEnd(at, c, "not for init containers without restartPolicy Always")
 		}
 	}
 	if len(spec.Containers) == 0 {
@@ -96,8 +96,8 @@ func isNumberUpTo(s string, most int) bool {
 	return err == nil && n >= 1 && n <= most && strconv.Itoa(n) == s
 }
 
-// runsToItsEnd checks an init container that is not a sidecar: it has no probes and no hooks.
-func (v *validator) runsToItsEnd(path *field.Path, c *corev1.Container) {
+// runsToItsEnd checks an ephemeral container, or an init container that is not a sidecar: it has no probes and no hooks.
+func (v *validator) runsToItsEnd(path *field.Path, c *corev1.Container, why string) {
 	for _, f := range []struct {
 		name string
 		set  bool
@@ -108,7 +108,7 @@ func (v *validator) runsToItsEnd(path *field.Path, c *corev1.Container) {
 		{"startupProbe", c.StartupProbe != nil},
 	} {
 		if f.set {
-			v.forbidden(path.Child(f.name), "not for init containers without restartPolicy Always")
+			v.forbidden(path.Child(f.name), why)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (v *validator) ephemeralList(path *field.Path, names map[string]bool) {
 		e, at := &v.pod.Spec.EphemeralContainers[i], path.Index(i)
 		c := (*corev1.Container)(&e.EphemeralContainerCommon)
 		v.container(at, c, names)
-		v.runsToItsEnd(at, c)
+		v.runsToItsEnd(at, c, "not for ephemeral containers")
 		if e.TargetContainerName != "" && (!targets[e.TargetContainerName] || e.TargetContainerName == e.Name) {
 			v.errs = append(v.errs, field.NotFound(at.Child("targetContainerName"), e.TargetContainerName))
 		}

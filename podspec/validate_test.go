@@ -239,6 +239,18 @@ func TestValidate_ReturnsAllErrors(t *testing.T) {
 }
 
 // The number of errors is bounded.
+// A debug container has no restart policy that would allow it probes.
+func TestValidate_SaysWhyAContainerHasNoProbes(t *testing.T) {
+	probed := corev1.Container{Name: "x", Image: "i", ReadinessProbe: &corev1.Probe{}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{
+		InitContainers:      []corev1.Container{probed},
+		EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(probed)}},
+	}}
+	err := Validate(pod)
+	require.ErrorContains(t, err, "spec.initContainers[0].readinessProbe: Forbidden: not for init containers without restartPolicy Always")
+	require.ErrorContains(t, err, "spec.ephemeralContainers[0].readinessProbe: Forbidden: not for ephemeral containers")
+}
+
 func TestValidate_BoundsErrors(t *testing.T) {
 	pod := podWith(t, "  containers:\n"+strings.Repeat("  - {name: a, image: i}\n", 5000))
 	err := Validate(pod)
