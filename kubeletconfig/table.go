@@ -162,7 +162,7 @@ func otherFields() []Field {
 		noMeaning("protectKernelDefaults", "protect-kernel-defaults", "", "kernel parameters of the node are never changed"),
 		noMeaning("volumePluginDir", "volume-plugin-dir", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", "there are no FlexVolumes"),
 		noMeaning("volumeStatsAggPeriod", "volume-stats-agg-period", "1m0s", "volumes are measured when their usage is asked for"),
-		honoured("featureGates", "feature-gates", "", "by gate: see Gates"),
+		honoured("featureGates", "feature-gates", "", "gates by name, such as MemoryQoS=true; kubeletconfig/FIELDS.md lists those that have an effect"),
 		honoured("logging.format", "logging-format", "text", "text or json"),
 		honoured("logging.verbosity", "v", "", "0 to 3: info; 4 and more: debug"),
 		noMeaning("logging.flushFrequency", "log-flush-frequency", "5s", "each line is written at once"),
