@@ -16,8 +16,8 @@
 //     counted only after [Provider.RefreshDiskUsage]. A long count is suspended and
 //     continued later, and its result so far is available.
 //   - Containers control the counted files: links, deep directories, mounts and millions
-//     of files neither mislead a count nor delay those of other pods. So are network
-//     interfaces: what is read and reported of them is bounded, and their names can be printed.
+//     of files neither mislead a count nor delay those of other pods. They also control
+//     network interfaces: a bounded number is reported of each pod, with names that can be printed.
 //
 // Kernel files are read through an fs.FS, so that tests can supply their own.
 //
