@@ -90,7 +90,7 @@ type Config struct {
 	Profiling bool // serves /debug/pprof/: profiles of this process
 
 	MaxConnections    int           // further ones wait; default: 256
-	MaxStreams        int           // logs that are followed, and streams of exec, attach and port-forward; further ones get status 429; default: half of MaxConnections
+	MaxStreams        int           // requests that may last: logs, exec, attach, port-forward, run, checkpoints, watches, pages of UI, profiles; further ones get status 429; default: half of MaxConnections
 	StreamIdleTimeout time.Duration // a stream on which nothing is sent or accepted for so long is closed; default: 4 h
 	Logger            *slog.Logger  // default: discard
 }
