@@ -25,9 +25,7 @@ func patcher(contentType string, patch []byte) (func(*corev1.Pod) ([]byte, error
 	var apply func(original []byte) ([]byte, error)
 	switch types.PatchType(mediaType) {
 	case types.StrategicMergePatchType:
-		apply = func(original []byte) ([]byte, error) {
-			return strategicpatch.StrategicMergePatch(original, patch, corev1.Pod{})
-		}
+		apply = func(original []byte) ([]byte, error) { return strategicPatch(original, patch) }
 	case types.MergePatchType:
 		apply = func(original []byte) ([]byte, error) { return mergePatch(original, patch) }
 	case types.JSONPatchType:
@@ -51,6 +49,17 @@ func patcher(contentType string, patch []byte) (func(*corev1.Pod) ([]byte, error
 		}
 		return patched, nil
 	}, nil
+}
+
+// strategicPatch applies a strategic merge patch to a pod. The library panics if what identifies an element of a
+// list, as the name of a container, is a list or an object.
+func strategicPatch(original, patch []byte) (patched []byte, err error) {
+	defer func() {
+		if recover() != nil {
+			patched, err = nil, errors.New("a value has another type than in the pod")
+		}
+	}()
+	return strategicpatch.StrategicMergePatch(original, patch, corev1.Pod{})
 }
 
 // decode decodes JSON of any form. Integers stay what they are: as floating-point numbers, large ones would become

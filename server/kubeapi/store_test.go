@@ -259,6 +259,8 @@ func TestStore_RejectedChanges(t *testing.T) {
 		{patch("a", strategic, `{"spec":{"hostNetwork":true}}`), metav1.StatusReasonInvalid, "may not change fields other than"},
 		{patch("a", strategic, `{"spec":{"containers":[{"name":"more","image":"x"}]}}`), metav1.StatusReasonInvalid, "may not change"},
 		{patch("a", strategic, `{"spec":{"containers":[{"name":"main","image":""}]}}`), metav1.StatusReasonInvalid, "image"},
+		{patch("a", strategic, `{"spec":{"containers":[{"name":["main"],"image":"x"}]}}`), metav1.StatusReasonBadRequest, "another type"},
+		{patch("a", strategic, `{"spec":{"containers":[{"name":{"a":"main"},"image":"x"}]}}`), metav1.StatusReasonBadRequest, "another type"},
 		{patch("a", merge, `{"spec":{"ephemeralContainers":[{"name":"d","image":"x"}]}}`), "", ""},
 		{patch("a", merge, `{"metadata":{"uid":"other"}}`), metav1.StatusReasonConflict, "UID in precondition: other"},
 		{patch("a", merge, `{"metadata":{"resourceVersion":"1"}}`), metav1.StatusReasonConflict, "the object has been modified"},
