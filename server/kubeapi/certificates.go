@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -121,10 +122,43 @@ func (ca pair) sign(template *x509.Certificate) (p pair, err error) {
 	return p, nil
 }
 
+// endpoint returns the address in the kubeconfig and, if the certificate is not for that, a name that it is for. A
+// server that listens on all addresses is reached by loopback, from this machine.
+func (c *Credentials) endpoint() (addr, tlsName string) {
+	host, port, err := net.SplitHostPort(c.cfg.Addr)
+	if ip := net.ParseIP(host); err != nil || host != "" && (ip == nil || !ip.IsUnspecified()) {
+		return c.cfg.Addr, ""
+	}
+	host = "127.0.0.1"
+	return net.JoinHostPort(host, port), c.nameFor(host)
+}
+
+// nameFor returns a name that Config.Certificates are for, or "" if they are for the host, or not given.
+func (c *Credentials) nameFor(host string) string {
+	if c.cfg.Certificates.Cert == "" {
+		return ""
+	}
+	pair, err := c.tls.GetCertificate(&tls.ClientHelloInfo{})
+	if err != nil || pair.Leaf.VerifyHostname(host) == nil {
+		return ""
+	}
+	switch cert := pair.Leaf; {
+	case len(cert.DNSNames) > 0:
+		return strings.Replace(cert.DNSNames[0], "*", "node", 1) // a wildcard is for any
+	case len(cert.IPAddresses) > 0:
+		return cert.IPAddresses[0].String()
+	}
+	return ""
+}
+
 // kubeconfig returns the file with which kubectl connects.
 func (c *Credentials) kubeconfig(ca []byte) []byte {
 	name := c.cfg.NodeName
-	cluster := map[string]any{"server": "https://" + c.cfg.Addr}
+	addr, tlsName := c.endpoint()
+	cluster := map[string]any{"server": "https://" + addr}
+	if tlsName != "" {
+		cluster["tls-server-name"] = tlsName
+	}
 	if ca != nil {
 		cluster["certificate-authority-data"] = base64.StdEncoding.EncodeToString(ca)
 	}

@@ -42,7 +42,8 @@ const OwnerName = "node-owner"
 type CredentialsConfig struct {
 	// Dir is the directory of the files. It is created with mode 0700. Required
 	Dir string
-	// Addr is host:port that clients connect to. Required
+	// Addr is host:port that clients connect to. For all addresses of the machine, as with ":6443", the kubeconfig
+	// has 127.0.0.1, and a name of Certificates as its tls-server-name if they are not for that. Required
 	Addr string
 	// Certificates are those of the server, if other machines connect to it. Default: made
 	// by Credentials, for Addr and loopback
@@ -83,15 +84,18 @@ func LoadCredentials(cfg CredentialsConfig) (*Credentials, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
+	var err error
+	if cfg.Certificates.Cert != "" {
+		if c.tls, err = cfg.Certificates.TLS(); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.renew(time.Now()); err != nil {
 		return nil, fmt.Errorf("credentials of the Kubernetes API: %w", err)
 	}
-	files := cfg.Certificates
-	if files.Cert == "" {
-		files = server.CertificateFiles{Cert: c.path(certFile), Key: c.path(keyFile), Logger: cfg.Logger}
+	if c.tls == nil {
+		c.tls, err = server.CertificateFiles{Cert: c.path(certFile), Key: c.path(keyFile), Logger: cfg.Logger}.TLS()
 	}
-	var err error
-	c.tls, err = files.TLS()
 	return c, err
 }
 

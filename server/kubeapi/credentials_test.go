@@ -3,6 +3,8 @@ package kubeapi_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/sublet-dev/agent/server"
 	"github.com/sublet-dev/agent/server/kubeapi"
 )
 
@@ -143,6 +146,39 @@ func TestCredentials_DamagedFilesAndOtherAddress(t *testing.T) {
 	leaf(t, c, "node.example")
 	_, err = kubeapi.LoadCredentials(kubeapi.CredentialsConfig{Dir: dir})
 	require.ErrorContains(t, err, "required")
+}
+
+// A kubeconfig that names no host is of no use to kubectl.
+func TestCredentials_AllAddresses(t *testing.T) {
+	for _, addr := range []string{":6443", "0.0.0.0:6443", "[::]:6443"} {
+		c, err := kubeapi.LoadCredentials(kubeapi.CredentialsConfig{Dir: t.TempDir(), Addr: addr})
+		require.NoError(t, err)
+		config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+		require.NoError(t, err)
+		assert.Equal(t, "https://127.0.0.1:6443", config.Host, addr)
+		assert.Empty(t, config.ServerName)
+		leaf(t, c, "127.0.0.1")
+	}
+	dir, a := t.TempDir(), newAuthority(t)
+	files := server.CertificateFiles{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}
+	for name, template := range map[string]x509.Certificate{
+		"":            {IPAddresses: []net.IP{net.IPv4(192, 0, 2, 1), net.IPv4(127, 0, 0, 1)}},
+		"192.0.2.1":   {IPAddresses: []net.IP{net.IPv4(192, 0, 2, 1)}},
+		"box.example": {DNSNames: []string{"box.example"}, IPAddresses: []net.IP{net.IPv4(192, 0, 2, 1)}},
+		"node.lan":    {DNSNames: []string{"*.lan"}},
+	} {
+		cert, key := a.sign(t, &template)
+		encoded, err := x509.MarshalPKCS8PrivateKey(key)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(files.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}), 0o600))
+		require.NoError(t, os.WriteFile(files.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), 0o600))
+		c, err := kubeapi.LoadCredentials(kubeapi.CredentialsConfig{Dir: t.TempDir(), Addr: ":6443", Certificates: files})
+		require.NoError(t, err)
+		config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+		require.NoError(t, err)
+		assert.Equal(t, "https://127.0.0.1:6443", config.Host)
+		assert.Equal(t, name, config.ServerName)
+	}
 }
 
 // SV-13: a file that cannot be read now may have the CA of all kubeconfigs.
