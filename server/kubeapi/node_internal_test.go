@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/podspec"
 )
@@ -36,5 +37,40 @@ func TestRefreshNode_IsBounded(t *testing.T) {
 			assert.Equal(t, n.UID, e.InvolvedObject.UID)
 		}
 		assert.Len(t, events.collection.items, 1)
+	})
+}
+
+// kubectl get nodes -w prints a line for each change, and a node is compared each second.
+func TestRefreshNode_HeartbeatsAloneAreNoChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ready := corev1.ConditionTrue
+		a, err := New(Config{NodeName: "edge-1", Pods: func() []*corev1.Pod { return nil }, Node: func(context.Context) (*corev1.Node, error) {
+			return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, LastHeartbeatTime: metav1.Now()},
+				{Type: corev1.NodeReady, Status: ready, LastHeartbeatTime: metav1.Now()},
+			}}}, nil
+		}})
+		require.NoError(t, err)
+		shown := func() *corev1.Node {
+			require.NoError(t, a.refreshNode(t.Context()))
+			n, ok := a.node.get("", "edge-1").(*corev1.Node)
+			require.True(t, ok)
+			return n
+		}
+		first := shown()
+		for range 299 {
+			time.Sleep(time.Second)
+			assert.Equal(t, first, shown())
+		}
+		time.Sleep(time.Second)
+		second := shown()
+		assert.NotEqual(t, first.ResourceVersion, second.ResourceVersion)
+		time.Sleep(time.Second)
+		ready = corev1.ConditionFalse
+		third := shown()
+		assert.NotEqual(t, second.ResourceVersion, third.ResourceVersion)
+		for _, c := range third.Status.Conditions {
+			assert.WithinDuration(t, time.Now(), c.LastHeartbeatTime.Time, 0, "of what is known now")
+		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 )
@@ -168,8 +169,31 @@ func (a *API) refreshNode(ctx context.Context) error {
 	if n.CreationTimestamp.IsZero() {
 		n.CreationTimestamp = metav1.Time{Time: a.started.Truncate(seconds)}
 	}
+	if shown, ok := a.node.get("", n.Name).(*corev1.Node); ok && isSameNode(n, shown) {
+		return nil
+	}
 	a.node.replace([]object{n})
 	return nil
+}
+
+// nodeReportPeriod is how old heartbeats get before clients see newer ones of a node that has not changed: the
+// kubelet's. Each would be a change for those who watch it.
+const nodeReportPeriod = 5 * time.Minute
+
+// isSameNode reports whether nothing but heartbeats differs from what clients see, and these not by much.
+func isSameNode(n, shown *corev1.Node) bool {
+	same := n.DeepCopy()
+	same.ResourceVersion = shown.ResourceVersion
+	for i := range same.Status.Conditions {
+		c := &same.Status.Conditions[i]
+		for j := range shown.Status.Conditions {
+			s := &shown.Status.Conditions[j]
+			if since := c.LastHeartbeatTime.Sub(s.LastHeartbeatTime.Time); s.Type == c.Type && since >= 0 && since < nodeReportPeriod {
+				c.LastHeartbeatTime = s.LastHeartbeatTime
+			}
+		}
+	}
+	return equality.Semantic.DeepEqual(same, shown)
 }
 
 // refreshConfigMaps gets the ConfigMaps.
