@@ -135,17 +135,32 @@ func (a *API) Run(ctx context.Context) error {
 			wg.Go(func() { a.restart(ctx, pod) })
 			continue
 		case <-changed:
+			a.refreshLater(due, a.isOfPods)
 		case <-a.stored():
+			a.refreshLater(due, a.isOfPods)
 		case <-tick.C:
-		}
-		for _, d := range due {
-			notify.Send(d)
+			a.refreshLater(due, func(*resource) bool { return true })
 		}
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
 		}
 	}
+}
+
+// refreshLater has keepFresh update some of the resources.
+func (a *API) refreshLater(due []chan struct{}, isMeant func(*resource) bool) {
+	for i, res := range a.resources {
+		if isMeant(res) {
+			notify.Send(due[i])
+		}
+	}
+}
+
+// isOfPods reports whether a resource follows from the pods. Others are not updated at each change of a pod: for the
+// node, the runtime lists its images.
+func (a *API) isOfPods(res *resource) bool {
+	return res.collection == a.pods.collection || res.collection == a.spaces
 }
 
 // stored has a value when the Store has changed.

@@ -2,6 +2,9 @@ package kubeapi
 
 import (
 	"context"
+	"iter"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/podwatch"
 )
 
 // A node whose runtime hangs is shown before the server gives up the request.
@@ -72,5 +76,46 @@ func TestRefreshNode_HeartbeatsAloneAreNoChange(t *testing.T) {
 		for _, c := range third.Status.Conditions {
 			assert.WithinDuration(t, time.Now(), c.LastHeartbeatTime.Time, 0, "of what is known now")
 		}
+	})
+}
+
+// Each look at a node is work for the runtime, and pods change often.
+func TestRun_ChangesOfPodsAreNoneOfTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pods, nodes atomic.Int32
+		changed := make(chan struct{})
+		a, err := New(Config{
+			NodeName: "edge-1",
+			Pods:     func() []*corev1.Pod { pods.Add(1); return nil },
+			Node:     func(context.Context) (*corev1.Node, error) { nodes.Add(1); return &corev1.Node{}, nil },
+			Watch: func(ctx context.Context) iter.Seq[podwatch.Event] {
+				return func(yield func(podwatch.Event) bool) {
+					for ctx.Err() == nil {
+						select {
+						case <-ctx.Done():
+						case <-changed:
+							yield(podwatch.Event{})
+						}
+					}
+				}
+			},
+		})
+		require.NoError(t, err)
+		for _, c := range []*collection{a.pods.collection, a.node} {
+			_, _, ok := c.watch(nil)
+			require.True(t, ok)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.NoError(t, a.Run(ctx)) })
+		for range 100 {
+			changed <- struct{}{}
+			time.Sleep(50 * time.Millisecond)
+		}
+		synctest.Wait()
+		assert.GreaterOrEqual(t, pods.Load(), int32(80))
+		assert.InDelta(t, 5, nodes.Load(), 1, "each second")
+		cancel()
+		wg.Wait()
 	})
 }
