@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/logattr"
@@ -68,6 +70,7 @@ type API struct {
 	restarts  chan *corev1.Pod
 	openAPI   func() map[string][]byte // documents by path
 	started   time.Time
+	created   atomic.Pointer[metav1.Time] // see startedAt
 }
 
 var _ server.KubeAPI = (*API)(nil)

@@ -28,13 +28,13 @@ func (a *API) leaseResource() *resource {
 // informed each time that it is read.
 func (a *API) refreshLease(context.Context) error {
 	holder, duration := a.cfg.NodeName, int32(leaseDuration/time.Second)
-	renewed := a.started.Add(time.Since(a.started).Truncate(leaseRenewPeriod))
+	renewed := time.Now().Truncate(leaseRenewPeriod) // of a clock that may have been set since the start
 	a.lease.replace([]object{&coordinationv1.Lease{
 		TypeMeta: metav1.TypeMeta{APIVersion: coordinationv1.GroupName + "/v1", Kind: "Lease"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: corev1.NamespaceNodeLease, Name: holder, UID: derivedUID("lease", holder), CreationTimestamp: metav1.Time{Time: a.started.Truncate(seconds)},
+			Namespace: corev1.NamespaceNodeLease, Name: holder, UID: derivedUID("lease", holder), CreationTimestamp: a.startedAt(),
 		},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &duration, RenewTime: &metav1.MicroTime{Time: renewed.Truncate(time.Microsecond)}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &duration, RenewTime: &metav1.MicroTime{Time: renewed}},
 	}})
 	return nil
 }

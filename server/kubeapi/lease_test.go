@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -48,6 +49,25 @@ func TestAPI_LeaseOfTheNode(t *testing.T) {
 		assert.Equal(t, []any{"edge-1", "edge-1", "10s"}, leaseTable().cells(second, time.Now()))
 		assert.Nil(t, leaseTable().cells(&corev1.Node{}, time.Now()))
 	})
+}
+
+// The clock of a board without one of its own is set after the agent has started.
+func TestAPI_ClockIsSetAfterTheStart(t *testing.T) {
+	a := newNodeAPI(t, func(context.Context) (*corev1.Node, error) { return &corev1.Node{}, nil })
+	const years = 20 * 365 * 24 * 3600
+	a.started = time.Now().Add(-time.Hour)
+	// The wall clock of a time is in its first word, seconds above 30 bits of nanoseconds. The monotonic reading stays.
+	*(*uint64)(unsafe.Pointer(&a.started)) -= years << 30
+	require.InDelta(t, time.Hour, time.Since(a.started), float64(time.Minute))
+	require.InDelta(t, years, time.Now().Unix()-a.started.Unix(), 3700)
+	require.NoError(t, a.refreshLease(t.Context()))
+	l, ok := a.lease.get("kube-node-lease", "edge-1").(*coordinationv1.Lease)
+	require.True(t, ok)
+	assert.WithinDuration(t, time.Now(), l.Spec.RenewTime.Time, time.Minute)
+	require.NoError(t, a.refreshNode(t.Context()))
+	for _, o := range []object{l, a.node.get("", "edge-1")} {
+		assert.WithinDuration(t, time.Now().Add(-time.Hour), o.GetCreationTimestamp().Time, time.Minute)
+	}
 }
 
 func TestAPI_Node(t *testing.T) {

@@ -120,7 +120,7 @@ func (a *API) nodePod(onNode *corev1.Pod, r restart) *corev1.Pod {
 		pod.CreationTimestamp = startTime(onNode)
 	}
 	if pod.CreationTimestamp.IsZero() {
-		pod.CreationTimestamp = metav1.Time{Time: a.started.Truncate(seconds)}
+		pod.CreationTimestamp = a.startedAt()
 	}
 	if podspec.IsStatic(onNode) {
 		// Clients know static pods by it: kubectl describe finds their events with it.

@@ -118,6 +118,20 @@ func (a *API) find(p path) *resource {
 	return nil
 }
 
+// maxSkew is how far a start time may be off, so that a clock that is slewed changes no object.
+const maxSkew = time.Minute
+
+// startedAt returns when this process has started, which is the age of what has no other. It is by the clock of now:
+// that of a board that starts in 1970 is set later.
+func (a *API) startedAt() metav1.Time {
+	at := time.Now().Add(-time.Since(a.started)).Truncate(seconds)
+	if known := a.created.Load(); known != nil && at.Sub(known.Time).Abs() < maxSkew {
+		return *known
+	}
+	a.created.Store(&metav1.Time{Time: at})
+	return metav1.Time{Time: at}
+}
+
 // refreshNamespaces derives the namespaces from the objects that are in them.
 func (a *API) refreshNamespaces(ctx context.Context) error {
 	names := map[string]bool{corev1.NamespaceDefault: true, metav1.NamespaceSystem: true}
@@ -137,7 +151,7 @@ func (a *API) refreshNamespaces(ctx context.Context) error {
 	for name := range names {
 		all = append(all, &corev1.Namespace{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: derivedUID("namespace", name), CreationTimestamp: metav1.Time{Time: a.started.Truncate(seconds)}, Labels: map[string]string{corev1.LabelMetadataName: name}},
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: derivedUID("namespace", name), CreationTimestamp: a.startedAt(), Labels: map[string]string{corev1.LabelMetadataName: name}},
 			Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
 		})
 	}
@@ -167,7 +181,7 @@ func (a *API) refreshNode(ctx context.Context) error {
 		n.Status.NodeInfo.KubeletVersion = kubernetesVersion
 	}
 	if n.CreationTimestamp.IsZero() {
-		n.CreationTimestamp = metav1.Time{Time: a.started.Truncate(seconds)}
+		n.CreationTimestamp = a.startedAt()
 	}
 	if shown, ok := a.node.get("", n.Name).(*corev1.Node); ok && isSameNode(n, shown) {
 		return nil
@@ -201,7 +215,7 @@ func (a *API) refreshConfigMaps(context.Context) error {
 	var all []object
 	for _, o := range a.cfg.Objects() {
 		if cm := asConfigMap(o); cm != nil {
-			cm.CreationTimestamp = metav1.Time{Time: a.started.Truncate(seconds)}
+			cm.CreationTimestamp = a.startedAt()
 			all = append(all, cm)
 		}
 	}
