@@ -157,7 +157,7 @@ func (a *API) deleteStored(r *request, visible *corev1.Pod, opts metav1.DeleteOp
 	if dryRun {
 		return previewOf(deleted, visible), nil
 	}
-	put := s.put
+	put := s.putDeleted
 	if opts.GracePeriodSeconds != nil && *opts.GracePeriodSeconds == 0 {
 		put = s.hide
 	}

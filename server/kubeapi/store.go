@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -211,22 +212,46 @@ func (s *Store) get(namespace, name string) *corev1.Pod {
 // put writes a pod to disk and hands it to the agent.
 // The caller has s.writing.
 func (s *Store) put(pod *corev1.Pod) error {
+	if err := s.write(pod); err != nil {
+		return fmt.Errorf("store pod: %w", err)
+	}
+	s.keep(pod)
+	return nil
+}
+
+// putDeleted is put for a pod with a deletion timestamp. If there is no space for that, which the pod itself may have
+// used up, its file is removed instead: the next process ends what it finds running of it.
+// The caller has s.writing.
+func (s *Store) putDeleted(pod *corev1.Pod) error {
+	err := s.put(pod)
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	if errRemove := os.Remove(s.file(pod)); errRemove != nil && !errors.Is(errRemove, os.ErrNotExist) {
+		return errors.Join(err, errRemove)
+	}
+	s.keep(pod)
+	return nil
+}
+
+func (s *Store) write(pod *corev1.Pod) error {
 	b, err := json.Marshal(pod)
 	if err != nil {
 		return err
 	}
 	if err := atomicfile.Write(s.file(pod), b); err != nil {
-		return fmt.Errorf("store pod: %w", err)
+		return err
 	}
-	if err := s.replaceFile(pod); err != nil {
-		return fmt.Errorf("store pod: %w", err)
-	}
+	return s.replaceFile(pod)
+}
+
+// keep hands a pod to the agent.
+func (s *Store) keep(pod *corev1.Pod) {
 	s.mu.Lock()
 	s.pods[keyOf(pod)] = pod
 	s.mu.Unlock()
 	s.memory.Put(pod)
 	notify.Send(s.changed)
-	return nil
 }
 
 // remove removes a pod that the agent has ended.
@@ -247,7 +272,7 @@ func (s *Store) remove(pod *corev1.Pod) error {
 // The caller has s.writing.
 func (s *Store) hide(pod *corev1.Pod) error {
 	// The agent gets the deletion with its grace period first.
-	if err := s.put(pod); err != nil {
+	if err := s.putDeleted(pod); err != nil {
 		return err
 	}
 	s.mu.Lock()
