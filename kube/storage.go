@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,7 +15,6 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/csiname"
 	"github.com/sublet-dev/agent/internal/logattr"
@@ -46,7 +44,8 @@ type StorageConfig struct {
 	// kept. Default: those of the agent with Options.
 	Pods func() (desired []*corev1.Pod, synced bool)
 	// Topology returns labels that say where the node is, according to its CSI drivers. It
-	// must not block. Default: none.
+	// must not block. A label that the Node already has with another value stays: drivers that have its key
+	// among their TopologyKeys are then left out of the CSINode. Default: none.
 	Topology func() map[string]string
 }
 
@@ -67,6 +66,10 @@ type Storage struct {
 	own     map[string]bool // drivers that were registered with this process
 	inherit bool            // those of a previous process may come back
 	cached  map[string]cachedDriver
+
+	// Only Run reads and writes these.
+	labels   map[string]string // of the topology, as this process wrote them
+	rejected map[string]string // drivers that are left out of the CSINode: why, as logged
 }
 
 type cachedDriver struct {
@@ -84,7 +87,7 @@ func (k *Kube) Storage(cfg StorageConfig) (*Storage, error) {
 	if cfg.Pods == nil {
 		cfg.Pods = k.desiredPods
 	}
-	s := &Storage{k: k, cfg: cfg, changed: make(chan struct{}, 1), own: map[string]bool{}, inherit: true, cached: map[string]cachedDriver{}, disk: objectDir(cfg.Dir)}
+	s := &Storage{k: k, cfg: cfg, changed: make(chan struct{}, 1), own: map[string]bool{}, inherit: true, cached: map[string]cachedDriver{}, labels: map[string]string{}, disk: objectDir(cfg.Dir)}
 	s.prepare = sync.OnceValue(s.disk.prepare)
 	return s, nil
 }
@@ -271,8 +274,8 @@ func (s *Storage) write(ctx context.Context) error {
 			Name: node.Name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}},
 		}}
 	}
-	drivers := s.desiredDrivers(current.Spec.Drivers)
-	if err := s.patchNode(ctx, node, drivers); err != nil { // before the CSINode, whose topology keys are labels
+	drivers, labels := s.desiredDrivers(node, current.Spec.Drivers)
+	if err := s.patchNode(ctx, node, drivers, labels); err != nil { // before the CSINode, whose topology keys are labels
 		return err
 	}
 	if isNew {
@@ -297,19 +300,6 @@ func (s *Storage) write(ctx context.Context) error {
 	return nil
 }
 
-// desiredDrivers returns the drivers of the node, with those of the CSINode that may come back.
-func (s *Storage) desiredDrivers(current []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	drivers := append([]storagev1.CSINodeDriver{}, s.drivers...) // required, may be empty
-	for _, d := range current {
-		if s.inherit && !s.own[d.Name] {
-			drivers = append(drivers, d)
-		}
-	}
-	return drivers
-}
-
 // replace updates the CSINode. What a driver says of itself is immutable there: a driver that
 // has changed is removed first.
 func (s *Storage) replace(ctx context.Context, current, desired *storagev1.CSINode) (err error) {
@@ -327,36 +317,4 @@ func (s *Storage) replace(ctx context.Context, current, desired *storagev1.CSINo
 	}
 	_, err = client.Update(ctx, desired, metav1.UpdateOptions{})
 	return err
-}
-
-// patchNode sets the labels of the topology and the ids of the node.
-func (s *Storage) patchNode(ctx context.Context, node *corev1.Node, drivers []storagev1.CSINodeDriver) error {
-	ids := map[string]string{}
-	for _, d := range drivers {
-		ids[d.Name] = d.NodeID
-	}
-	text, err := json.Marshal(ids)
-	if err != nil {
-		return err
-	}
-	labels := map[string]string{}
-	if s.cfg.Topology != nil {
-		for key, value := range s.cfg.Topology() {
-			if node.Labels[key] != value {
-				labels[key] = value
-			}
-		}
-	}
-	if len(labels) == 0 && (node.Annotations[nodeIDAnnotation] == string(text) || len(ids) == 0 && node.Annotations[nodeIDAnnotation] == "") {
-		return nil
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": node.UID, "labels": labels, "annotations": map[string]string{nodeIDAnnotation: string(text)}}})
-	if err != nil {
-		return err
-	}
-	_, err = s.k.cfg.Client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
-		return fmt.Errorf("labels of the node: %w", err)
-	}
-	return nil
 }
