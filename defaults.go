@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"os"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -273,7 +274,8 @@ func newNodeStatus(c *Components) (_ *node.Status, err error) {
 	}
 	conditions.Reporters = append(conditions.Reporters, c.Node.ConditionReporters...)
 	cfg := c.Node.StatusConfig(c.NodeName, os.DirFS("/"))
-	cfg.Runtime, cfg.DeclaredFeatures = c.RuntimeState.Status, runtime.DeclaredFeatures(c.Runtime)
+	cfg.Runtime = c.RuntimeState.Status
+	cfg.DeclaredFeatures = slices.Compact(slices.Sorted(slices.Values(slices.Concat(runtime.DeclaredFeatures(c.Runtime), c.Node.DeclaredFeatures))))
 	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
 	cfg.Devices, cfg.AllocatableDevices = podsync.ProvidedResources(c.Logger, injectors.Injectors)
 	if store, ok := runtime.Capability[runtime.ImageStore](c.Runtime); ok {

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,13 +60,15 @@ func TestAgent_NodeStatus(t *testing.T) {
 		assert.EqualValues(t, 10250, st.DaemonEndpoints.KubeletEndpoint.Port)
 		assert.Contains(t, st.NodeInfo.ContainerRuntimeVersion, "://")
 		assert.Contains(t, st.DeclaredFeatures, "RestartAllContainersOnContainerExits")
+		assert.Contains(t, st.DeclaredFeatures, "Mine")
+		assert.True(t, slices.IsSorted(st.DeclaredFeatures))
 		ready := st.Conditions[len(st.Conditions)-1]
 		assert.Equal(t, corev1.NodeReady, ready.Type)
 		assert.Equal(t, corev1.ConditionTrue, ready.Status, ready.Message)
 		assert.Len(t, a.Conditions(), 4)
 	}
 	runSimulated(t, check, func() podsource.Source { return podsource.NewMemory() },
-		agent.WithNode(node.Config{IPs: []string{"192.0.2.1"}, MaxPods: 7, Port: 10250}))
+		agent.WithNode(node.Config{IPs: []string{"192.0.2.1"}, MaxPods: 7, Port: 10250, DeclaredFeatures: []string{"Mine"}}))
 }
 
 // A node whose address changes: pods have the new one from their next sync on.

@@ -17,6 +17,7 @@ const (
 	gateVerifyPulled  = "KubeletEnsureSecretPulledImages"
 	gateFasterRestart = "ReduceDefaultCrashLoopBackOffDecay"
 	gateMemoryQoS     = "MemoryQoS"
+	gateWebSockets    = "ExtendWebSocketsToKubelet"
 )
 
 // Gates returns the feature gates that change what the agent does. All others have no meaning here:
@@ -27,8 +28,16 @@ func Gates() []Gate {
 		{gateShutdown, "false: pods are not terminated when the machine shuts down, and shutdownGracePeriod must be 0"},
 		{gateShutdownByPriority, "false: shutdownGracePeriodByPodPriority must be empty"},
 		{gateMemoryQoS, "false: memoryThrottlingFactor and memoryReservationPolicy must not be set"},
+		{gateWebSockets, "false: the API server converts the WebSockets of its clients to SPDY, and does not pass them on to this node"},
 		{gateFasterRestart, "true: the back-off of a container that keeps exiting begins with a second and grows to a minute, unless crashLoopBackOff sets another limit"},
 	}
+}
+
+// WebSockets reports whether an API server may pass WebSockets on to this node, by the gate for it: that is
+// server.FeatureWebSockets of a node with a server. Default: true.
+func (c *Config) WebSockets() bool {
+	enabled, given := c.kubelet.FeatureGates[gateWebSockets]
+	return enabled || !given
 }
 
 // withGates returns gates with others over them.

@@ -76,6 +76,9 @@ type Config struct {
 	// ConditionReporters report conditions of the node besides those of the agent.
 	ConditionReporters []Reporter
 	Port               int32 // of the agent's HTTPS server, as it is reported. Default: none
+	// DeclaredFeatures are features that the program around the agent has, such as server.FeatureWebSockets. They
+	// are reported with those of the runtime. Default: none
+	DeclaredFeatures []string
 
 	// ResolvConf is the resolver configuration of the node. Default: /etc/resolv.conf. If that names only addresses on loopback, pods
 	// get /run/systemd/resolve/resolv.conf of systemd-resolved where it exists.

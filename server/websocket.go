@@ -39,6 +39,10 @@ const (
 	stallPeriod      = 5 * time.Second
 )
 
+// FeatureWebSockets is the name under which a node declares that its server takes WebSockets of version 5, and of
+// port-forward. An API server then passes those of its clients on as they are; without, it converts them to SPDY.
+const FeatureWebSockets = "ExtendWebSocketsToKubelet"
+
 // The channels of a WebSocket, by number.
 const (
 	channelStdin = iota

@@ -25,6 +25,7 @@ import (
 
 	"github.com/sublet-dev/agent/kube"
 	"github.com/sublet-dev/agent/kubeletconfig"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/server"
 )
 
@@ -213,4 +214,28 @@ func (l *waitingLog) Write(b []byte) (int, error) {
 		l.stop()
 	}
 	return len(b), nil
+}
+
+// A node says that its server takes WebSockets if it has one that serves them.
+func TestDescribe_DeclaresWebSockets(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config.yaml")
+	require.NoError(t, os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nenableDebuggingHandlers: false\n"), 0o600))
+	cluster := []string{"-kubeconfig", "/k", "-node-name", "n", "-node-ip", "192.0.2.1"}
+	for name, tc := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"by default":            {cluster, []string{server.FeatureWebSockets}},
+		"not with the gate off": {append(cluster, "-feature-gates=ExtendWebSocketsToKubelet=false"), nil},
+		"not without a server":  {append(cluster, "-listen-https="), nil},
+		"not without streams":   {append(cluster, "-config", config), nil},
+		"not without a cluster": {[]string{"-manifests", "/m"}, nil},
+	} {
+		f, err := parse(tc.args, io.Discard)
+		require.NoError(t, err, name)
+		described, err := f.describe(node.Config{}, slog.New(slog.DiscardHandler))
+		require.NoError(t, err, name)
+		assert.Equal(t, tc.want, described.DeclaredFeatures, name)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/node"
+	"github.com/sublet-dev/agent/server"
 )
 
 const (
@@ -68,6 +69,9 @@ func (f *flags) capacity() (corev1.ResourceList, error) {
 func (f *flags) describe(n node.Config, log *slog.Logger) (node.Config, error) {
 	n.Labels, n.Port, n.LogLinksDir = f.labels(), serverPort(f.serverAddr()), f.logLinksDir
 	if f.kube.kubeconfig != "" {
+		if n.Port != 0 && *f.config.effective.Kubelet().EnableDebuggingHandlers && f.config.effective.WebSockets() {
+			n.DeclaredFeatures = append(n.DeclaredFeatures, server.FeatureWebSockets)
+		}
 		if _, err := f.addresses.Detect(); err != nil { // the network may come later
 			log.Warn("node address not found", slog.Any("err", err))
 		}
