@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -16,12 +18,33 @@ type addresses struct {
 }
 
 // newAddresses returns those of a node of a cluster. It does no I/O.
-func newAddresses(nodeName, nodeIP string) *addresses {
-	cfg := node.AddressConfig{NodeName: nodeName}
-	if nodeIP != "" {
-		cfg.IPs = []string{nodeIP}
+func newAddresses(nodeName string, nodeIPs []string) *addresses {
+	return &addresses{node.NewAddressDetector(node.AddressConfig{NodeName: nodeName, IPs: nodeIPs}), nodeName}
+}
+
+// nodeIPs returns the addresses of -node-ip.
+func (f *flags) nodeIPs() []string {
+	ips := split(f.nodeIP)
+	for i := range ips {
+		ips[i] = strings.TrimSpace(ips[i])
 	}
-	return &addresses{node.NewAddressDetector(cfg), nodeName}
+	return ips
+}
+
+// checkNodeIPs returns an error for addresses that no node can have: two are one of each family.
+func checkNodeIPs(ips []string) error {
+	for _, text := range ips {
+		switch ip := net.ParseIP(text); {
+		case ip == nil:
+			return fmt.Errorf("%q is not an IP address", text)
+		case len(ips) > 1 && ip.IsUnspecified():
+			return fmt.Errorf("%s only chooses the family; give it alone, or two addresses", text)
+		}
+	}
+	if len(ips) > 2 || len(ips) == 2 && (net.ParseIP(ips[0]).To4() == nil) == (net.ParseIP(ips[1]).To4() == nil) {
+		return errors.New("must be one address, or an IPv4 and an IPv6 address")
+	}
+	return nil
 }
 
 // Detect returns the addresses now. It blocks for two seconds at most, if there is no DNS.

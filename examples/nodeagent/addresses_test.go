@@ -71,9 +71,35 @@ func TestAddresses_Given(t *testing.T) {
 		"an address, also before it is up": {"n", "192.0.2.1", []string{"192.0.2.1"}, []string{"n"}},
 		"a family only":                    {"n", "::", nil, nil},
 		"the node is named for it":         {"192.0.2.1", "192.0.2.1", []string{"192.0.2.1"}, nil},
+		"one of each family":               {"n", "2001:db8::1, 192.0.2.1", []string{"2001:db8::1", "192.0.2.1"}, []string{"n"}},
 	} {
-		ips, hostnames := newAddresses(tc.nodeName, tc.nodeIP).names()
+		f, err := parse([]string{"-kubeconfig", "/k", "-node-name", tc.nodeName, "-node-ip", tc.nodeIP}, io.Discard)
+		require.NoError(t, err, name)
+		ips, hostnames := f.addresses.names()
 		assert.Equal(t, tc.ips, ips, name)
 		assert.Equal(t, tc.hostnames, hostnames, name)
 	}
+}
+
+func TestParse_NodeIPs(t *testing.T) {
+	for given, want := range map[string]string{
+		"here":                            `"here" is not an IP address`,
+		"192.0.2.1,":                      `"" is not an IP address`,
+		"192.0.2.1,192.0.2.2":             "must be one address, or an IPv4 and an IPv6 address",
+		"192.0.2.1,2001:db8::1,192.0.2.2": "must be one address, or an IPv4 and an IPv6 address",
+		"192.0.2.1,::":                    ":: only chooses the family; give it alone, or two addresses",
+	} {
+		_, err := parse([]string{"-manifests", "/m", "-node-ip", given}, io.Discard)
+		assert.EqualError(t, err, fmt.Sprintf("-node-ip %q: %s", given, want))
+	}
+	f, err := parse([]string{"-manifests", "/m", "-node-ip", "192.0.2.1,2001:db8::1"}, io.Discard)
+	require.NoError(t, err)
+	described, err := f.describe(node.Config{}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"192.0.2.1", "2001:db8::1"}, described.HostIPs(), "without a cluster, too")
+	f, err = parse([]string{"-manifests", "/m"}, io.Discard)
+	require.NoError(t, err)
+	described, err = f.describe(node.Config{}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	assert.Len(t, described.HostIPs(), 1)
 }

@@ -118,7 +118,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 		errs = append(errs, f.config.mistakes, f.config.effective.Validate())
 	}
 	f.debug.remember(fs)
-	f.addresses = newAddresses(f.nodeName, f.nodeIP)
+	f.addresses = newAddresses(f.nodeName, f.nodeIPs())
 	return f, errors.Join(errs...)
 }
 
@@ -137,7 +137,7 @@ func (f *flags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.logLinksDir, "log-links-dir", "", "directory of links to container logs for log shippers, such as /var/log/containers. Default: no links")
 	fs.StringVar(&f.statusDir, "status-dir", "", "write each pod with its status as JSON into this directory")
 	fs.StringVar(&f.nodeName, "node-name", strings.ToLower(host), "name of this node")
-	fs.StringVar(&f.nodeIP, "node-ip", "", "address of this node, reported as hostIP. Default: the first that is not loopback; in a cluster, as a kubelet finds it, again for each report of the node")
+	fs.StringVar(&f.nodeIP, "node-ip", "", "address of this node, reported as hostIP, or an IPv4 and an IPv6 address, comma-separated. Default: the first that is not loopback; in a cluster, as a kubelet finds it, again for each report of the node")
 	fs.StringVar(&f.nodeLabels, "node-labels", "", "key=value,… that node selectors match")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.cgroupDriver, "cgroup-driver", "", "cgroupfs or systemd, as for the runtime. Default: what the runtime reports, else systemd where it owns the cgroups, else cgroupfs")
@@ -178,7 +178,9 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 		fail(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https", "-manifest-url: must be an http or https URL") // which may contain a password
 	}
 	fail(f.logFormat != "text" && f.logFormat != "json", "-log-format %q: must be text or json", f.logFormat)
-	fail(f.nodeIP != "" && net.ParseIP(f.nodeIP) == nil, "-node-ip %q: not an IP address", f.nodeIP)
+	if err := checkNodeIPs(f.nodeIPs()); err != nil {
+		fail(true, "-node-ip %q: %w", f.nodeIP, err)
+	}
 	for _, ip := range split(f.clusterDNS) {
 		fail(net.ParseIP(ip) == nil, "-cluster-dns %q: not an IP address", ip)
 	}

@@ -78,10 +78,10 @@ func (f *flags) describe(n node.Config, log *slog.Logger) (node.Config, error) {
 		n.CurrentIPs, n.Addresses = f.addresses.IPs, f.addresses.Detect
 		return n, nil
 	}
-	ip, err := f.nodeIP, error(nil)
-	if ip == "" {
-		ip, err = machineIP()
+	if n.IPs = f.nodeIPs(); len(n.IPs) > 0 {
+		return n, nil
 	}
+	ip, err := machineIP()
 	n.IPs = []string{ip}
 	return n, err
 }
