@@ -273,6 +273,7 @@ func TestValidate_BadValues(t *testing.T) {
 		`"enforceNodeAllocatable":["kube-reserved"]`:            "enforceNodeAllocatable: \"kube-reserved\" is not supported",
 		`"enforceNodeAllocatable":["none","pods"]`:              "enforceNodeAllocatable: \"none\" must be the only entry",
 		`"cgroupsPerQOS":false`:                                 "enforceNodeAllocatable: \"pods\" needs cgroupsPerQOS true",
+		`"podPidsLimit":9,"cgroupsPerQOS":false`:                "podPidsLimit: 9 needs cgroupsPerQOS true; set it to -1",
 		`"kubeReserved":{"gpu":"1"}`:                            "kubeReserved: ",
 		`"systemReserved":{"cpu":"lots"}`:                       "systemReserved: ",
 		`"podLogsDir":"/var/log/../pods"`:                       "podLogsDir: ",

@@ -145,7 +145,8 @@ func (v *validator) allocatable() {
 		v.fail(what != enforcePods && what != enforceNone, "enforceNodeAllocatable: %q is not supported: the cgroups of others are never changed; limit them by their systemd units", what)
 	}
 	v.fail(known.Has(enforceNone) && len(v.EnforceNodeAllocatable) > 1, "enforceNodeAllocatable: %q must be the only entry", enforceNone)
-	v.fail(known.Has(enforcePods) && !*v.CgroupsPerQOS, "enforceNodeAllocatable: %q needs cgroupsPerQOS true; set it to []", enforcePods)
+	v.fail(known.Has(enforcePods) && !*v.CgroupsPerQOS, "enforceNodeAllocatable: %q needs cgroupsPerQOS true; set it to none", enforcePods)
+	v.fail(*v.PodPidsLimit > 0 && !*v.CgroupsPerQOS, "podPidsLimit: %d needs cgroupsPerQOS true; set it to -1", *v.PodPidsLimit)
 	for field, list := range map[string]map[string]string{"kubeReserved": v.KubeReserved, "systemReserved": v.SystemReserved} {
 		_, err := reservation(field, list)
 		v.add(err)

@@ -115,7 +115,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	}
 	f.check(fs.Args(), fail)
 	if len(errs) == 0 { // what the flags do not say alone
-		errs = append(errs, f.config.mistakes, f.config.effective.Validate())
+		errs = append(errs, f.config.mistakes, withFlags(fs, f.config.effective.Validate()))
 	}
 	f.debug.remember(fs)
 	f.addresses = newAddresses(f.nodeName, f.nodeIPs())

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"unicode"
 
 	"k8s.io/kubelet/config/v1beta1"
 
@@ -89,6 +90,32 @@ func (f *flags) readConfig(fs *flag.FlagSet) error {
 		return errors.New("-config: authorization.mode: Webhook needs -kubeconfig, the cluster that decides; AlwaysAllow lets every authenticated client do everything")
 	}
 	return nil
+}
+
+// withFlags adds to each of the joined errors the flags of the fields that it names, if one of these flags was given.
+func withFlags(fs *flag.FlagSet, err error) error {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // of Validate
+	if !ok {
+		return err
+	}
+	given, aliases := map[string]bool{}, kubeletAliases()
+	fs.Visit(func(fl *flag.Flag) { given[cmp.Or(aliases[fl.Name], fl.Name)] = true })
+	all := slices.Clone(joined.Unwrap())
+	for i, err := range all {
+		words := strings.FieldsFunc(err.Error(), func(r rune) bool { return r != '.' && !unicode.IsLetter(r) })
+		var names []string
+		isGiven := false
+		for _, field := range kubeletconfig.Fields() {
+			name := cmp.Or(aliases[field.Flag], field.Flag)
+			if fl := fs.Lookup(name); fl != nil && !isUnsupported(fl) && slices.Contains(words, field.Path) {
+				names, isGiven = append(names, field.Path+" is -"+name), isGiven || given[name]
+			}
+		}
+		if isGiven {
+			all[i] = fmt.Errorf("%w (%s)", err, strings.Join(names, ", "))
+		}
+	}
+	return errors.Join(all...)
 }
 
 func isUnsupported(fl *flag.Flag) bool {

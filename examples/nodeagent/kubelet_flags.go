@@ -62,17 +62,20 @@ func unsupportedFlags() map[string]string {
 		"event-qps event-burst": noEvents,
 		"fail-swap-on!":         "remove it; the agent starts on a node with swap",
 		"system-cgroups kube-reserved-cgroup system-reserved-cgroup runtime-cgroups kubelet-cgroups": "remove it; only the cgroups of pods are changed",
-		"container-runtime":           "remove it; every runtime is a CRI runtime",
-		"vmodule log-flush-frequency": "use -v",
-		"protect-kernel-defaults! make-iptables-util-chains! volume-plugin-dir volume-stats-agg-period": "remove it; nodeagent does not have this feature",
+		"container-runtime":                  "remove it; every runtime is a CRI runtime",
+		"vmodule log-flush-frequency":        "use -v",
+		"max-open-files":                     "remove it; the limit of the process is that of its systemd unit (LimitNOFILE)",
+		"lock-file exit-on-lock-contention!": "remove it; the agent locks its root directory",
+		"protect-kernel-defaults! make-iptables-util-chains! volume-plugin-dir volume-stats-agg-period experimental-mounter-path experimental-allocatable-ignore-eviction!": "remove it; nodeagent does not have this feature",
 	}
 }
 
 // fieldFlags are flags of a kubelet that set fields of its configuration, without a field of flags here.
 func fieldFlags() []string {
 	return []string{
-		"cgroups-per-qos", "enforce-node-allocatable", "feature-gates", "kube-api-burst", "kube-api-qps", "provider-id", "runtime-request-timeout",
-		"serialize-image-pulls", "tls-cipher-suites", "tls-min-version",
+		"authentication-token-webhook-cache-ttl", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl",
+		"cgroups-per-qos", "cpu-manager-reconcile-period", "enable-debugging-handlers", "enforce-node-allocatable", "feature-gates", "kube-api-burst", "kube-api-qps",
+		"provider-id", "runtime-request-timeout", "serialize-image-pulls", "streaming-connection-idle-timeout", "tls-cipher-suites", "tls-min-version",
 	}
 }
 
@@ -101,6 +104,16 @@ func defineKubeletFlags(fs *flag.FlagSet, given *[]string) map[string]string {
 			fs.Var(&unsupportedFlag{name: name, isBool: isBool, advice: text, given: given}, name, "")
 		}
 	}
+	fields := flag.NewFlagSet("", flag.ContinueOnError)
+	kubeletconfig.AddFlags(fields)
+	fields.VisitAll(func(fl *flag.Flag) {
+		if fs.Lookup(fl.Name) == nil { // a field without effect
+			reason, _, _ := strings.Cut(fl.Usage, ";")
+			b, ok := fl.Value.(interface{ IsBoolFlag() bool })
+			advice[fl.Name] = "remove it; " + reason
+			fs.Var(&unsupportedFlag{name: fl.Name, isBool: ok && b.IsBoolFlag(), advice: advice[fl.Name], given: given}, fl.Name, "")
+		}
+	})
 	return advice
 }
 

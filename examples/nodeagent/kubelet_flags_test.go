@@ -16,7 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/runtime/cri"
+	"github.com/sublet-dev/agent/server"
 )
 
 func TestParse_AcceptsNamesOfTheKubelet(t *testing.T) {
@@ -47,7 +49,8 @@ func TestParse_AcceptsNamesOfTheKubelet(t *testing.T) {
 func TestParse_ExplainsUnsupportedFlagsOfTheKubelet(t *testing.T) {
 	for _, arg := range []string{
 		"--address=0.0.0.0", "--read-only-port=0", "--fail-swap-on", "--node-status-update-frequency=1s",
-		"--event-qps=1", "--cpu-manager-policy-options=x=y", "--rotate-certificates",
+		"--event-qps=1", "--cpu-manager-policy-options=x=y", "--rotate-certificates", "--max-open-files=9", "--lock-file=/l", "--contention-profiling",
+		"--hairpin-mode=none", "--enable-controller-attach-detach", "--fail-cgroupv1=false", "--reserved-memory=0:memory=1Gi", "--runonce",
 	} {
 		_, err := parse([]string{"-manifests", "/m", arg}, io.Discard)
 		assert.ErrorContains(t, err, "is a flag of the kubelet that nodeagent does not support; ", arg)
@@ -57,6 +60,8 @@ func TestParse_ExplainsUnsupportedFlagsOfTheKubelet(t *testing.T) {
 	for _, want := range []string{"-event-qps is a flag", "-fail-swap-on is a flag", "not defined: -nonsense; see -help"} {
 		assert.ErrorContains(t, err, want)
 	}
+	_, err = parse([]string{"-manifests", "/m", "--hairpin-mode=none"}, io.Discard)
+	assert.EqualError(t, err, "-hairpin-mode is a flag of the kubelet that nodeagent does not support; remove it; the network of pods is the runtime's")
 	_, err = parse([]string{"-kubeconfig", "/k", "--anonymous-auth=false", "--authorization-mode=Webhook", "--rotate-server-certificates"}, io.Discard)
 	for _, want := range []string{"With -kubeconfig the cluster decides who clients are", "the certificate of the server is requested from the cluster"} {
 		assert.ErrorContains(t, err, want)
@@ -74,12 +79,17 @@ func TestParse_FlagsOfFields(t *testing.T) {
 	require.NoError(t, os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nenforceNodeAllocatable: [pods]\nkubeAPIQPS: 7\ntlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]\n"), 0o600))
 	f, err := parse([]string{
 		"-config", config, "-manifests", "/m", "--enforce-node-allocatable=none", "--cgroups-per-qos=false", "--serialize-image-pulls", "--runtime-request-timeout=9s", "--kube-api-burst=3",
-		"--provider-id=x://1", "--tls-min-version=VersionTLS13", "--feature-gates=KubeletEnsureSecretPulledImages=false",
+		"--provider-id=x://1", "--streaming-connection-idle-timeout=5m", "--enable-debugging-handlers=false", "--tls-min-version=VersionTLS13", "--feature-gates=KubeletEnsureSecretPulledImages=false",
 	}, io.Discard)
 	require.NoError(t, err)
 	k := f.config.effective.Kubelet()
 	assert.Equal(t, []any{int32(7), int32(3), "x://1"}, []any{*k.KubeAPIQPS, k.KubeAPIBurst, k.ProviderID})
 	assert.Equal(t, []string{"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}, k.TLSCipherSuites)
+	var limited server.Config
+	limited.Streams, limited.Logs = new(agent.Agent), new(agent.Agent)
+	require.NoError(t, f.config.limit(&limited))
+	assert.Equal(t, 5*time.Minute, limited.StreamIdleTimeout)
+	assert.Nil(t, limited.Streams)
 	s, err := f.config.effective.Settings(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi")})
 	require.NoError(t, err)
 	assert.True(t, s.Node.DisableCgroups)
@@ -93,7 +103,8 @@ func TestParse_FlagsOfFields(t *testing.T) {
 
 	for arg, want := range map[string]string{
 		"--enforce-node-allocatable=kube-reserved": "the cgroups of others are never changed", "--kube-api-qps=many": `-kube-api-qps: "many" must be a whole number`,
-		"--runtime-request-timeout=-1s": "runtimeRequestTimeout: -1s must be positive",
+		"--runtime-request-timeout=-1s": "runtimeRequestTimeout: -1s must be positive (runtimeRequestTimeout is -runtime-request-timeout)",
+		"--cgroups-per-qos=false":       `enforceNodeAllocatable: "pods" needs cgroupsPerQOS true; set it to none (cgroupsPerQOS is -cgroups-per-qos, enforceNodeAllocatable is -enforce-node-allocatable)`,
 	} {
 		_, err := parse([]string{"-manifests", "/m", arg}, io.Discard)
 		require.ErrorContains(t, err, want)
