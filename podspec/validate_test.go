@@ -238,7 +238,6 @@ func TestValidate_ReturnsAllErrors(t *testing.T) {
 	assert.ErrorContains(t, err, "spec.restartPolicy")
 }
 
-// The number of errors is bounded.
 // A debug container has no restart policy that would allow it probes.
 func TestValidate_SaysWhyAContainerHasNoProbes(t *testing.T) {
 	probed := corev1.Container{Name: "x", Image: "i", ReadinessProbe: &corev1.Probe{}}
@@ -251,6 +250,7 @@ func TestValidate_SaysWhyAContainerHasNoProbes(t *testing.T) {
 	require.ErrorContains(t, err, "spec.ephemeralContainers[0].readinessProbe: Forbidden: not for ephemeral containers")
 }
 
+// The number of errors is bounded.
 func TestValidate_BoundsErrors(t *testing.T) {
 	pod := podWith(t, "  containers:\n"+strings.Repeat("  - {name: a, image: i}\n", 5000))
 	err := Validate(pod)
