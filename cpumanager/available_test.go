@@ -268,3 +268,31 @@ func TestManager_NodesWithoutMemory(t *testing.T) {
 		require.Equal(t, runtime.Cpuset{CPUs: "4-7"}, cpuset(t, m, pod("q", c), &c, false), "its memory is wherever there is some")
 	})
 }
+
+// A machine that has fewer NUMA nodes than before can start the containers that were confined to them.
+func TestManager_MissingMemoryNodes(t *testing.T) {
+	for affinity, want := range map[bool]string{true: "0", false: ""} {
+		synctest.Test(t, func(t *testing.T) {
+			file := stateFile(t)
+			require.NoError(t, os.WriteFile(file, []byte(`{"version":1,"pods":{"p":{"c":{"cpus":"5-6","memoryNodes":"1","memory":1073741824}}}}`), 0o600))
+			m := newManager(t, newMachine(1, 8), file, func(cfg *cpumanager.Config) { cfg.MemoryAffinity = affinity })
+			rt, p := new(fakeRuntime), pod("p", container("c", "2"))
+			rt.run(p, "5-6")
+			rt.pods[0].Containers[0].Resources.Cpuset.MemoryNodes = "0-1"
+			start(t, m, rt)
+			synctest.Wait()
+			for _, move := range rt.taken() {
+				require.NotContains(t, move, "@1", "the kernel rejects a node that is not there")
+			}
+			require.Equal(t, [][]topology.Hint{{{Nodes: topology.NewSet(0), Preferred: true}}}, m.Hints(p, &p.Spec.Containers[0]))
+			i, err := m.Inject(t.Context(), p, &p.Spec.Containers[0], false)
+			require.NoError(t, err)
+			require.Equal(t, runtime.Cpuset{CPUs: "5-6", MemoryNodes: want}, i.Cpuset)
+			if nodes, _ := m.Memory("p", "c"); affinity {
+				require.Equal(t, topology.NewSet(0), nodes)
+			} else {
+				require.Zero(t, nodes.Len())
+			}
+		})
+	}
+}

@@ -20,7 +20,7 @@ func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topolo
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a, ok := m.pods[pod.UID][container.Name]
-	if ok && a.isFor(n, m.topology.Online()) && m.missingMemory(a, container) <= 0 {
+	if ok && m.isFor(a, n) && m.missingMemory(a, container) <= 0 {
 		return [][]topology.Hint{{{Nodes: m.topology.NodesOf(a.CPUs), Preferred: true}}}
 	}
 	request, available := memoryRequest(container), m.availableTo(pod, container)

@@ -68,9 +68,10 @@ func (a assignment) effective() assignment {
 	return assignment{}
 }
 
-// isFor reports whether the assignment is one of n CPUs that are there.
-func (a assignment) isFor(n int, online topology.Set) bool {
-	return a.CPUs.Len() == n && a.CPUs.IsSubset(online)
+// isFor reports whether the assignment is one of n CPUs that are there, with NUMA nodes that are there.
+// m.mu is locked.
+func (m *Manager) isFor(a assignment, n int) bool {
+	return a.CPUs.Len() == n && a.CPUs.IsSubset(m.topology.Online()) && a.MemoryNodes.IsSubset(m.nodesWithMemory())
 }
 
 // New returns a Manager. It checks cfg, and reads the topology of the node: it is an error if
@@ -270,7 +271,7 @@ func (m *Manager) current(pod *corev1.Pod, container *corev1.Container, n int) (
 
 // suffices reports whether an assignment is what the container requests. m.mu is locked.
 func (m *Manager) suffices(a assignment, n int, container *corev1.Container) bool {
-	return a.isFor(n, m.topology.Online()) && m.missingMemory(a, container) == 0
+	return m.isFor(a, n) && m.missingMemory(a, container) == 0
 }
 
 // missingMemory returns how much more memory the container requests than the assignment confines,
@@ -339,7 +340,7 @@ func (m *Manager) cpuset(uid types.UID, container string) runtime.Cpuset {
 	if cpus.Len() == 0 {
 		return runtime.Cpuset{CPUs: m.shared().String()}
 	}
-	return runtime.Cpuset{CPUs: cpus.String(), MemoryNodes: a.MemoryNodes.String()}
+	return runtime.Cpuset{CPUs: cpus.String(), MemoryNodes: a.MemoryNodes.Intersect(m.nodesWithMemory()).String()}
 }
 
 // Release implements podsync.Releaser: it frees the CPUs of a pod whose containers have all
