@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/topology"
@@ -33,4 +34,25 @@ func TestManager_HasUnreleased(t *testing.T) {
 	require.NoError(t, os.Remove(file))
 	require.NoError(t, os.Mkdir(file, 0o700)) // cannot be read
 	require.False(t, newManager(t, machine, file).HasUnreleased(two), "nothing is given to others either")
+}
+
+// What is stored of a pod that does not exist any more can be released.
+func TestManager_PodUIDs(t *testing.T) {
+	machine, file := newMachine(1, 6), stateFile(t)
+	require.NoError(t, os.WriteFile(file, []byte(`{"version":1,"pods":{"b":{"c":{"cpus":"3"}},"a":{"c":{"cpus":"1-2"}}}}`), 0o600))
+	m := newManager(t, machine, file)
+	reserved := pod("reserved", container("c", "2"))
+	require.NoError(t, m.Reserve(reserved, &reserved.Spec.Containers[0], topology.NewSet(0)))
+	uids, err := m.PodUIDs()
+	require.NoError(t, err)
+	require.Equal(t, []types.UID{"a", "b"}, uids, "what is only set aside is freed otherwise")
+	require.NoError(t, m.Release(t.Context(), "a"))
+	uids, err = newManager(t, machine, file).PodUIDs()
+	require.NoError(t, err)
+	require.Equal(t, []types.UID{"b"}, uids)
+
+	require.NoError(t, os.Remove(file))
+	require.NoError(t, os.Mkdir(file, 0o700)) // cannot be read
+	_, err = newManager(t, machine, file).PodUIDs()
+	require.ErrorContains(t, err, "cannot be read")
 }

@@ -2,6 +2,7 @@ package cpumanager
 
 import (
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -58,4 +59,14 @@ func (m *Manager) HasUnreleased(pod *corev1.Pod) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.pods[pod.UID]) > 0
+}
+
+// PodUIDs implements podsync.StoredReleaser: it returns the pods that have exclusive CPUs.
+func (m *Manager) PodUIDs() ([]types.UID, error) {
+	if err := m.load(); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.snapshot().Pods)), nil
 }

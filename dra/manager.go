@@ -279,6 +279,22 @@ func (m *Manager) HasUnreleased(pod *corev1.Pod) bool {
 	return false
 }
 
+// PodUIDs implements podsync.StoredReleaser: it returns the pods that have claims.
+func (m *Manager) PodUIDs() ([]types.UID, error) {
+	if err := m.load(); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	uids := map[types.UID]bool{}
+	for _, c := range m.claims {
+		for _, uid := range c.Pods {
+			uids[uid] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(uids)), nil
+}
+
 // Release implements podsync.Releaser: claims that no other pod uses are released by their
 // drivers. It blocks for as long as they take, within the CallTimeout for each, or until ctx is
 // done. What is not released then is still stored, and is released by the next call.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 	api "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/sublet-dev/agent/dra"
@@ -166,4 +167,33 @@ func TestManager_StoresEachPodOfAClaim(t *testing.T) {
 	require.Equal(t, []string{"prepare a"}, d.taken(), "two uses it")
 	require.NoError(t, m.Release(t.Context(), "two"))
 	require.Equal(t, []string{"unprepare a"}, d.taken())
+}
+
+// What is stored of a pod that does not exist any more can be released, also after a restart.
+func TestManager_PodUIDs(t *testing.T) {
+	file, d := stateFile(t), new(fakeDriver)
+	claims := fakeClaims{"a": claim("a", gpuDriver), "b": claim("b", gpuDriver)}
+	plugin := serve(t, d)
+	m := newManager(t, file, claims)
+	register(t, m, plugin)
+	inject(t, m, pod("two", "a"), false)
+	inject(t, m, pod("one", "a", "b"), false)
+	m = newManager(t, file, claims)
+	register(t, m, plugin)
+	uids, err := m.PodUIDs()
+	require.NoError(t, err)
+	require.Equal(t, []types.UID{"one", "two"}, uids)
+	d.taken()
+	for _, uid := range uids {
+		require.NoError(t, m.Release(t.Context(), uid))
+	}
+	require.ElementsMatch(t, []string{"unprepare a", "unprepare b"}, d.taken())
+	uids, err = m.PodUIDs()
+	require.NoError(t, err)
+	require.Empty(t, uids)
+
+	require.NoError(t, os.Remove(file))
+	require.NoError(t, os.Mkdir(file, 0o700)) // cannot be read
+	_, err = newManager(t, file, claims).PodUIDs()
+	require.ErrorContains(t, err, "cannot be read")
 }

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/fileversion"
+	"github.com/sublet-dev/agent/internal/safe"
 )
 
 // podDirs are the UIDs of the pods that have a directory.
@@ -20,9 +22,31 @@ type podDirs struct {
 	version fileversion.Version // of the directory that has them
 }
 
-// ListPodsFromDisk returns the UIDs of the pods that have a directory. It reads the
-// disk. The result is read-only.
+// ListPodsFromDisk returns the UIDs of the pods that have a directory, and of those that a
+// StoredReleaser has something for. It reads the disk. The result is read-only.
 func (s *Syncer) ListPodsFromDisk() ([]types.UID, error) {
+	uids, err := s.listPodDirs()
+	errs := []error{err}
+	var others []types.UID
+	for _, i := range s.cfg.Injectors {
+		if r, ok := i.(StoredReleaser); ok {
+			errs = append(errs, safe.Call(s.cfg.Logger, "list pods with injections", func() error {
+				more, err := r.PodUIDs()
+				others = append(others, more...)
+				return err
+			}))
+		}
+	}
+	if len(others) > 0 {
+		uids = slices.Concat(uids, others)
+		slices.Sort(uids)
+		uids = slices.Compact(uids)
+	}
+	return uids, errors.Join(errs...)
+}
+
+// listPodDirs returns the UIDs of the pods that have a directory. The result is read-only.
+func (s *Syncer) listPodDirs() ([]types.UID, error) {
 	d := &s.podDirs
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -52,7 +76,7 @@ func (s *Syncer) ListPodsFromDisk() ([]types.UID, error) {
 }
 
 // CleanupOrphan releases the resources that a previous process has left of a pod of
-// which only the UID is known: volumes, cgroup and directory.
+// which only the UID is known: volumes, cgroup, what Injectors have set aside, and directory.
 func (s *Syncer) CleanupOrphan(ctx context.Context, uid types.UID) error {
 	if _, err := podDir(s.cfg.PodsDir, uid); err != nil {
 		return err
@@ -67,7 +91,7 @@ func (s *Syncer) CleanupOrphan(ctx context.Context, uid types.UID) error {
 	return nil
 }
 
-// CleanupOrphans is CleanupOrphan for all pods that have a directory. None of them may have
+// CleanupOrphans is CleanupOrphan for all pods of ListPodsFromDisk. None of them may have
 // a container any more. It goes on after an error, and returns all of them.
 func CleanupOrphans(ctx context.Context, s interface {
 	ListPodsFromDisk() ([]types.UID, error)

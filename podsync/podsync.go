@@ -134,6 +134,14 @@ type EarlyReleaser interface {
 	HasUnreleased(pod *corev1.Pod) bool
 }
 
+// StoredReleaser is a Releaser of something that outlives the agent. Housekeeping releases what is left of
+// pods that do not exist any more.
+type StoredReleaser interface {
+	Releaser
+	// PodUIDs returns the pods that have something. It is called often. After an error there may be more.
+	PodUIDs() ([]types.UID, error)
+}
+
 // CPUAssigner is an Injector that gives containers CPUs for themselves. The CPU limits of these
 // are not enforced, because a quota would stop them while their CPUs are idle. Its methods are
 // called often and must not block.
