@@ -25,8 +25,8 @@ import (
 // concurrent. Of a resource that no plugin has ever provided the container gets nothing, also
 // if a plugin comes while it runs; only when it is created again it gets devices.
 //
-// A container that does not run gets other devices if its plugin does not list all of its
-// own any more, or if one of them is unhealthy and enough others are free.
+// A container that does not run gets other devices if it requests another number, if its plugin
+// does not list all of its own any more, or if one of them is unhealthy and enough others are free.
 //
 // running says that the container runs already. No devices are allocated for it: if the
 // allocation is not known because the state was lost, the error wraps ErrStateLost, and
@@ -85,7 +85,8 @@ func (m *Manager) inject(ctx context.Context, pod *corev1.Pod, container string,
 	if a.isNone() && !running {
 		a = allocation{} // it is created again, with devices
 	}
-	if a.Injection != nil && (running || !r.hasUnhealthy(a.IDs)) {
+	suffices := a.Injection != nil && len(a.IDs) == n // the spec of the pod may have changed since
+	if a.Injection != nil && running || suffices && !r.hasUnhealthy(a.IDs) {
 		m.mu.Unlock()
 		return *a.Injection, nil
 	}
@@ -98,7 +99,7 @@ func (m *Manager) inject(ctx context.Context, pod *corev1.Pod, container string,
 	m.mu.Unlock()
 	ids, plugin, err := m.choose(ctx, pod, container, name, n)
 	if err != nil {
-		if a.Injection != nil && !hasMissing {
+		if suffices && !hasMissing {
 			return *a.Injection, nil // there are no better ones, and they may recover
 		}
 		return runtime.Injection{}, err
@@ -382,7 +383,7 @@ func (m *Manager) Release(_ context.Context, uid types.UID) error {
 	return m.save()
 }
 
-// PodUIDs returns the pods that have devices or were created without, for a release of those that are gone.
+// PodUIDs implements podsync.StoredReleaser: it returns the pods that have devices or were created without.
 func (m *Manager) PodUIDs() ([]types.UID, error) {
 	if err := m.load(); err != nil {
 		return nil, err

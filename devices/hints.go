@@ -129,7 +129,7 @@ func (m *Manager) reserve(pod *corev1.Pod, container string, name corev1.Resourc
 	defer m.mu.Unlock()
 	r := m.resources[name]
 	own := m.pods[pod.UID][container][name]
-	if own.isNone() || r.hasMissing(own.IDs) {
+	if own.isNone() || len(own.IDs) > 0 && len(own.IDs) != n || r.hasMissing(own.IDs) {
 		own.near = nodes // for Inject, which knows whether the container runs so
 		m.pods[pod.UID][container][name] = own
 	}

@@ -204,3 +204,22 @@ func TestManager_HintsCountDevicesTakenOverOnce(t *testing.T) {
 	require.Equal(t, [][]topology.Hint{{hint(false, 0, 1)}}, m.Hints(p, &p.Spec.Containers[0]))
 	require.Equal(t, "a,d", inject(t, m, p))
 }
+
+// A container that is created again gets as many devices as its pod requests by now.
+func TestInject_FollowsTheNumber(t *testing.T) {
+	m := newManager(t, stateFile(t))
+	plugin := &fake{}
+	require.NoError(t, m.Update(gpu, plugin, healthy("a", "b", "c")))
+	require.Equal(t, "a,b", inject(t, m, pod("one", container("c", 2))))
+	more := pod("one", container("c", 3))
+	injection, err := m.Inject(t.Context(), more, &more.Spec.Containers[0], true)
+	require.NoError(t, err)
+	require.Equal(t, "a,b", injection.Env["GPUS"], "it runs")
+	require.Equal(t, "a,b,c", inject(t, m, more))
+	require.Equal(t, "a", inject(t, m, pod("one", container("c", 1))))
+	require.Equal(t, "b,c", inject(t, m, pod("two", container("c", 2))), "they were freed")
+	_, err = m.Inject(t.Context(), more, &more.Spec.Containers[0], false)
+	require.ErrorIs(t, err, devices.ErrNotEnough)
+	require.Equal(t, "a", inject(t, m, pod("one", container("c", 1))))
+	require.Len(t, plugin.allocated, 4)
+}
