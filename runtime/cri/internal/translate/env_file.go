@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -47,8 +46,8 @@ func (tr *Translator) fileKey(r *corev1.FileKeySelector) (string, bool, error) {
 }
 
 // readInside reads a regular file below a directory that containers write to: no
-// link leads out of it, and nothing that could block is opened. A slash at the
-// beginning of the path is the directory itself.
+// link leads out of it, and nothing else is opened. A slash at the beginning of the
+// path is the directory itself.
 func readInside(dir, path string) ([]byte, error) {
 	if path = strings.TrimLeft(path, "/"); !filepath.IsLocal(path) {
 		return nil, fmt.Errorf("the path leads out of the volume: %w", runtime.ErrInvalid)
@@ -58,7 +57,7 @@ func readInside(dir, path string) ([]byte, error) {
 		return nil, errors.New("the volume cannot be opened")
 	}
 	defer func() { _ = root.Close() }()
-	f, err := root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := openRegular(root, path)
 	if err != nil {
 		return nil, err
 	}
@@ -68,10 +67,12 @@ func readInside(dir, path string) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular() || info.Size() > envFileLimit:
-		return nil, fmt.Errorf("not a regular file of at most %d bytes: %w", envFileLimit, runtime.ErrInvalid)
+		return nil, errNoEnvFile
 	}
 	return io.ReadAll(io.LimitReader(f, envFileLimit))
 }
+
+var errNoEnvFile = fmt.Errorf("not a regular file of at most %d bytes: %w", envFileLimit, runtime.ErrInvalid)
 
 // envFileValue returns the value of a variable in lines of the form NAME='value', and whether there is
 // one, by the rules of the kubelet. A value stands in single quotes and is taken as it is, newlines and

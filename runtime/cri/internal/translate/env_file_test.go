@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -92,6 +94,36 @@ func TestFileKey(t *testing.T) {
 	require.ErrorContains(t, err, "the volume cannot be opened")
 	assert.NotContains(t, err.Error(), dir)
 }
+
+// Links in a volume are followed, within it.
+func TestFileKey_Links(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a", "env"), []byte("KEY='hush'\n"), 0o600))
+	for name, target := range map[string]string{
+		"dir": "a/b", "plain": "a/env", "twice": "plain", "a/b/up": "../env", "viaDir": "dir/../env", "self": "self", "gone": "none",
+		"absolute": filepath.Join(dir, "a", "env"), "leaves": "../" + filepath.Base(dir) + "/a/env",
+	} {
+		require.NoError(t, os.Symlink(target, filepath.Join(dir, name)))
+	}
+	for path, want := range map[string]error{
+		"plain": nil, "twice": nil, "dir/up": nil, "viaDir": nil, "dir/../env": nil,
+		"self": unix.ELOOP, "gone": os.ErrNotExist, "absolute": errAny, "leaves": errAny,
+	} {
+		text, err := readInside(dir, path)
+		switch {
+		case want == nil:
+			require.NoError(t, err, path)
+			assert.Equal(t, "KEY='hush'\n", string(text), path)
+		case errors.Is(want, errAny):
+			assert.Error(t, err, path)
+		default:
+			assert.ErrorIs(t, err, want, path)
+		}
+	}
+}
+
+var errAny = errors.New("any")
 
 func FuzzEnvFileValue(f *testing.F) {
 	f.Add("A='1'\n# c\nB='x\ny' # d", "B")
