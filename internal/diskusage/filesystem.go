@@ -25,8 +25,11 @@ func FileSystem(path string) (runtime.FSUsage, error) {
 func usage(st *unix.Statfs_t) runtime.FSUsage {
 	size := blockSize(st)
 	return runtime.FSUsage{
-		At: time.Now(), CapacityBytes: st.Blocks * size, AvailableBytes: st.Bavail * size,
+		At: time.Now(), CapacityBytes: st.Blocks * size, AvailableBytes: amount(st.Bavail) * size,
 		UsedBytes: (st.Blocks - min(st.Bfree, st.Blocks)) * size,
-		Inodes:    st.Files, InodesUsed: st.Files - min(st.Ffree, st.Files),
+		Inodes:    st.Files, InodesUsed: st.Files - min(amount(st.Ffree), st.Files),
 	}
 }
+
+// amount returns a number of blocks or inodes. Some systems report less than none where what is reserved for root is in use.
+func amount[T int64 | uint64](n T) uint64 { return uint64(max(n, 0)) }
