@@ -229,7 +229,7 @@ func podDisk(s Signal, u *runtime.PodUsage, l layout, since time.Time) runtime.D
 		}
 		add(u.Files)
 	}
-	if local || writable {
+	if writable {
 		add(u.ExitedContainers)
 	}
 	return sum

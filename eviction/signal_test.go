@@ -98,11 +98,11 @@ func TestPodDisk(t *testing.T) {
 	}{
 		"one for all":             {fsUsage(at, 1), fsUsage(at, 1), fsUsage(at, 1), layer + local + dead, layer + local + dead, layer + local + dead},
 		"nothing is told":         {onNode: layer + local + dead, onImage: layer + local + dead, onCtr: layer + local + dead},
-		"images apart":            {fsUsage(at, 1), fsUsage(at, 2), fsUsage(at, 2), local + dead, layer + dead, layer + dead},
+		"images apart":            {fsUsage(at, 1), fsUsage(at, 2), fsUsage(at, 2), local, layer + dead, layer + dead},
 		"images alone apart":      {fsUsage(at, 1), fsUsage(at, 2), fsUsage(at, 1), layer + local + dead, 0, layer + local + dead},
-		"layers not told":         {node: fsUsage(at, 1), image: fsUsage(at, 2), onNode: local + dead, onImage: layer + dead, onCtr: layer + dead},
-		"all three apart":         {fsUsage(at, 1), fsUsage(at, 2), fsUsage(at, 3), local + dead, 0, layer + dead},
-		"devices are not told":    {runtime.FSUsage{At: at, Mountpoint: "/a"}, runtime.FSUsage{At: at, Mountpoint: "/b"}, runtime.FSUsage{At: at, Mountpoint: "/b"}, local + dead, layer + dead, layer + dead},
+		"layers not told":         {node: fsUsage(at, 1), image: fsUsage(at, 2), onNode: local, onImage: layer + dead, onCtr: layer + dead},
+		"all three apart":         {fsUsage(at, 1), fsUsage(at, 2), fsUsage(at, 3), local, 0, layer + dead},
+		"devices are not told":    {runtime.FSUsage{At: at, Mountpoint: "/a"}, runtime.FSUsage{At: at, Mountpoint: "/b"}, runtime.FSUsage{At: at, Mountpoint: "/b"}, local, layer + dead, layer + dead},
 		"nor are they, and equal": {runtime.FSUsage{At: at, Mountpoint: "/a"}, runtime.FSUsage{At: at, Mountpoint: "/a"}, runtime.FSUsage{At: at, Mountpoint: "/a"}, layer + local + dead, layer + local + dead, layer + local + dead},
 	} {
 		t.Run(name, func(t *testing.T) {
