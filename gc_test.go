@@ -31,6 +31,8 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
+var _ eviction.ImageReclaimer = (*imagegc.Collector)(nil)
+
 // inside runs an agent on a simulated runtime until f is done.
 func inside(t *testing.T, f func(t *testing.T, rt *embedded.Runtime, client *cri.Client, start func(...agent.Option) *agent.Agent)) {
 	t.Helper()

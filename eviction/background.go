@@ -3,11 +3,13 @@ package eviction
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // task is work that may take long. It runs outside the manager's loop, so that memory
@@ -59,13 +61,41 @@ func (m *Manager) start(t *task, name string, work func()) {
 // not waited for.
 const reclaimTimeout = 2 * time.Minute
 
-// runReclaimers calls the reclaimers in order. Each has an equal part of the time that is left,
+// reclaimScope is which reclaimers a reclaim calls.
+type reclaimScope uint8
+
+const (
+	reclaimNothing   reclaimScope = iota // there was no reclaim
+	reclaimNotImages                     // all but each ImageReclaimer
+	reclaimAll
+)
+
+// scopeFor returns which reclaimers can help with one of the thresholds.
+func scopeFor(due []metThreshold, u *runtime.NodeUsage) reclaimScope {
+	if slices.ContainsFunc(due, func(t metThreshold) bool { return isDisk(t.Signal) && mayHoldImages(t.Signal, u) }) {
+		return reclaimAll
+	}
+	return reclaimNotImages
+}
+
+// reclaimers returns those of a scope.
+func (m *Manager) reclaimers(scope reclaimScope) []Reclaimer {
+	if scope == reclaimAll {
+		return m.cfg.Reclaimers
+	}
+	return slices.DeleteFunc(slices.Clone(m.cfg.Reclaimers), func(r Reclaimer) bool {
+		images, ok := r.(ImageReclaimer)
+		return ok && images.RemovesOnlyImages()
+	})
+}
+
+// runReclaimers calls reclaimers in order. Each has an equal part of the time that is left,
 // so that one that hangs, as with a container that cannot be removed, leaves time to the
 // others. It reports whether one has used up its part.
-func (m *Manager) runReclaimers(ctx context.Context) (timedOut bool) {
+func (m *Manager) runReclaimers(ctx context.Context, reclaimers []Reclaimer) (timedOut bool) {
 	end := time.Now().Add(reclaimTimeout)
-	for i, r := range m.cfg.Reclaimers {
-		part := time.Until(end) / time.Duration(len(m.cfg.Reclaimers)-i)
+	for i, r := range reclaimers {
+		part := time.Until(end) / time.Duration(len(reclaimers)-i)
 		ctx, cancel := context.WithTimeout(ctx, part)
 		err := safe.Call(m.cfg.Logger, "reclaim", func() error { return r.Reclaim(ctx) })
 		timedOut = timedOut || ctx.Err() != nil
@@ -77,19 +107,20 @@ func (m *Manager) runReclaimers(ctx context.Context) (timedOut bool) {
 	return timedOut
 }
 
-// needsReclaim starts the reclaimers, once before a pod is evicted for disk, and reports
-// whether the eviction has to wait for them.
-func (m *Manager) needsReclaim(ctx context.Context, t metThreshold) bool {
-	if len(m.cfg.Reclaimers) == 0 {
+// needsReclaim starts the reclaimers of a scope, once before a pod is evicted for disk, and
+// reports whether the eviction has to wait for them.
+func (m *Manager) needsReclaim(ctx context.Context, t metThreshold, scope reclaimScope) bool {
+	reclaimers := m.reclaimers(scope)
+	if len(reclaimers) == 0 {
 		return false
 	}
 	if duration, running := m.reclaim.isRunning(time.Now()); running {
 		return duration < reclaimTimeout // after it, a reclaimer ignores its context
 	}
-	if m.reclaimed && !m.needsSecondReclaim() {
+	if m.reclaimed >= scope && !m.needsSecondReclaim() {
 		return false
 	}
-	m.reclaimed = true
+	m.reclaimed = scope
 	level := slog.LevelInfo
 	if m.blocked[conditionOf(t.Signal)] != "" {
 		level = slog.LevelDebug // the last reclaim and its result were logged
@@ -97,7 +128,7 @@ func (m *Manager) needsReclaim(ctx context.Context, t metThreshold) bool {
 	m.cfg.Logger.Log(ctx, level, "reclaiming node resources",
 		slog.String("threshold", t.String()), slog.String("observed", t.observation.String()))
 	m.state.lastActionAt = time.Now() // older observations of the node do not count
-	m.start(&m.reclaim, "reclaim", func() { m.reclaimTimedOut.Store(m.runReclaimers(ctx)) })
+	m.start(&m.reclaim, "reclaim", func() { m.reclaimTimedOut.Store(m.runReclaimers(ctx, reclaimers)) })
 	return true
 }
 

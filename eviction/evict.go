@@ -51,6 +51,7 @@ const retryPeriod = time.Second
 func (m *Manager) evictOne(ctx context.Context, due []metThreshold, all candidates, u *runtime.NodeUsage, failed map[types.UID]bool) (wait time.Duration) {
 	wait = m.cfg.MonitoringPeriod
 	blocked := make(map[corev1.NodeConditionType]string)
+	scope := scopeFor(due, u)
 	waits := false // a disk: for reclaim, a measurement or the effect of an eviction
 	for _, t := range due {
 		pods := all.forThreshold(t.Threshold)
@@ -59,7 +60,7 @@ func (m *Manager) evictOne(ctx context.Context, due []metThreshold, all candidat
 			waits, wait = waits || isDisk(t.Signal), min(wait, retryPeriod, d)
 			continue
 		}
-		if m.isDeferred(ctx, t, pods, u) {
+		if m.isDeferred(ctx, t, scope, pods, u) {
 			m.keepBlocked(blocked, t)
 			waits, wait = true, min(wait, retryPeriod)
 			continue
@@ -84,15 +85,17 @@ func (m *Manager) evictOne(ctx context.Context, due []metThreshold, all candidat
 		}
 		return 0
 	}
-	m.reclaimed = m.reclaimed && waits
+	if !waits {
+		m.reclaimed = reclaimNothing
+	}
 	m.setBlocked(blocked)
 	return wait
 }
 
 // isDeferred reports whether an eviction for disk has to wait: until unused images and
 // containers have been reclaimed, and the disk usage of the pods is known.
-func (m *Manager) isDeferred(ctx context.Context, t metThreshold, pods []*corev1.Pod, u *runtime.NodeUsage) bool {
-	return isDisk(t.Signal) && (m.needsReclaim(ctx, t) || m.needsDiskUsage(ctx) || m.needsNewerUsage(t.Signal, pods, u))
+func (m *Manager) isDeferred(ctx context.Context, t metThreshold, scope reclaimScope, pods []*corev1.Pod, u *runtime.NodeUsage) bool {
+	return isDisk(t.Signal) && (m.needsReclaim(ctx, t, scope) || m.needsDiskUsage(ctx) || m.needsNewerUsage(t.Signal, pods, u))
 }
 
 // victims returns the pods that can be evicted for a threshold in order, or why there

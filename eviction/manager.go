@@ -52,6 +52,12 @@ type Reclaimer interface {
 	Reclaim(ctx context.Context) error
 }
 
+// ImageReclaimer is an optional interface of a Reclaimer. One that removes nothing but images is
+// not called for file systems on which there are none.
+type ImageReclaimer interface {
+	RemovesOnlyImages() bool
+}
+
 // Recorder records events. It must not block.
 type Recorder interface {
 	Record(event *corev1.Event)
@@ -146,7 +152,7 @@ type Manager struct {
 	kernelSignals map[Signal]bool                     // signals of which a notifier reports the next threshold
 	measuredAt    time.Time                           // of the pods
 	urgent        bool                                // the next measurement of the pods does not wait for the runtime
-	reclaimed     bool                                // the reclaimers were called since a disk threshold was met
+	reclaimed     reclaimScope                        // of the last reclaim since a disk threshold was met
 	leftAt        time.Time                           // when the last evicted pod was cleaned up or left
 	effects       map[string]*effect                  // of the last evictions, by effectGroup
 	warned        map[string]string                   // last logged reason, by threshold

@@ -69,7 +69,7 @@ func (m *Manager) handleUsage(u *runtime.NodeUsage) (due []metThreshold, next ti
 		}
 	}
 	if len(due) == 0 {
-		m.reclaimed = false // the next shortage reclaims before it evicts
+		m.reclaimed = reclaimNothing // the next shortage reclaims before it evicts
 		m.setBlocked(nil)
 	}
 	for _, t := range due {

@@ -235,6 +235,10 @@ func (c *Collector) Reclaim(ctx context.Context) error {
 	return err
 }
 
+// RemovesOnlyImages returns true. With it a Collector is an eviction.ImageReclaimer, which is not
+// called for file systems without images.
+func (c *Collector) RemovesOnlyImages() bool { return true }
+
 // Explain returns what a collection would do now, and why, without doing it. If all is
 // true, it explains DeleteUnused. The images that would be removed for disk usage are
 // estimated by their sizes. Before Run has found out which images pods need, it returns
