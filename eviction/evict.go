@@ -18,29 +18,48 @@ import (
 // hardGracePeriod is the maximum grace period of pods evicted for a hard threshold.
 const hardGracePeriod = time.Second
 
-// enforceLocal evicts the pods that are above their own storage limits, and
-// reports whether there was one.
+// enforceLocal evicts the pods that are above their own storage limits, all at once, and waits
+// for their cleanup, at most for PodCleanupTimeout. It reports whether there was one.
 func (m *Manager) enforceLocal(ctx context.Context, u *runtime.NodeUsage, pods []*corev1.Pod, failed map[types.UID]bool) bool {
 	byUID := make(map[types.UID]*corev1.Pod, len(pods))
 	for _, pod := range pods {
 		byUID[pod.UID] = pod
 	}
-	found := false
-	since := m.state.lastEvictionAt
+	lastEvictionAt, lastActionAt := m.state.lastEvictionAt, m.state.lastActionAt
+	type ended struct {
+		pod    *evictedPod
+		result evictionResult
+	}
+	endedCh := make(chan ended, len(pods))
+	begun := 0
 	for i := range u.Pods {
 		pod := byUID[u.Pods[i].UID]
 		if pod == nil {
 			continue
 		}
-		if msg, exceeds := exceedsLocalStorageLimit(pod, &u.Pods[i], since); exceeds {
-			found = true
-			e := runtime.Termination{GracePeriod: hardGracePeriod, Reason: Reason, Message: msg, Evicted: true, OverLimit: true}
-			if _, err := m.evict(ctx, metThreshold{}, []Candidate{{Pod: pod}}, e, nil); err != nil {
-				failed[pod.UID] = true
-			}
+		limit, message := exceededLimit(pod, &u.Pods[i], lastEvictionAt)
+		if limit == "" {
+			continue
+		}
+		delete(byUID, pod.UID)
+		t := runtime.Termination{GracePeriod: hardGracePeriod, Reason: Reason, Message: message, Evicted: true, OverLimit: true}
+		e := m.begin(limit, []Candidate{{Pod: pod}}, t, nil)
+		m.call(ctx, e, m.cfg.PodCleanupTimeout, t, func(r evictionResult) { endedCh <- ended{e, r} })
+		begun++
+	}
+	evicted := false
+	for range begun {
+		e := <-endedCh
+		if m.finish(e.pod, e.result) != nil {
+			failed[e.pod.pod.UID] = true
+		} else {
+			evicted = true
 		}
 	}
-	return found
+	if !evicted {
+		m.state.lastEvictionAt, m.state.lastActionAt = lastEvictionAt, lastActionAt // nothing has changed
+	}
+	return begun > 0
 }
 
 // retryPeriod is the maximum wait while an eviction is deferred.
@@ -165,14 +184,24 @@ func (m *Manager) needsNewerUsage(s Signal, pods []*corev1.Pod, u *runtime.NodeU
 	return time.Since(m.state.lastEvictionAt) < m.cfg.PodCleanupTimeout && isStale(s, pods, u, m.state.lastEvictionAt)
 }
 
-// evict evicts the first of ranked for a threshold, or none for a local storage limit, and
-// waits for its cleanup as terminate does. A pod that takes longer is not chosen again. The event
-// has the annotations.
+// evict evicts the first of ranked for a threshold, and waits for its cleanup as terminate does.
+// A pod that takes longer is not chosen again. The event has the annotations.
 func (m *Manager) evict(ctx context.Context, t metThreshold, ranked []Candidate, termination runtime.Termination, annotations map[string]string) (*evictedPod, error) {
+	lastEvictionAt, lastActionAt := m.state.lastEvictionAt, m.state.lastActionAt
+	e := m.begin(t.Signal, ranked, termination, annotations)
+	if err := m.terminate(ctx, e, t.IsHard(), termination); err != nil {
+		m.state.lastEvictionAt, m.state.lastActionAt = lastEvictionAt, lastActionAt // nothing has changed
+		return nil, err
+	}
+	return e, nil
+}
+
+// begin records and reports that the first of ranked is evicted.
+func (m *Manager) begin(signal Signal, ranked []Candidate, termination runtime.Termination, annotations map[string]string) *evictedPod {
 	pod := ranked[0].Pod
 	m.supersede(m.evicting[pod.UID])
 	if m.cfg.Hooks.Evicting != nil {
-		m.cfg.Hooks.Evicting(t.Signal, ranked, termination)
+		m.cfg.Hooks.Evicting(signal, ranked, termination)
 	}
 	if m.cfg.Recorder != nil {
 		event := podspec.NewEvent(pod, corev1.EventTypeWarning, Reason, termination.Message, time.Now())
@@ -180,16 +209,11 @@ func (m *Manager) evict(ctx context.Context, t metThreshold, ranked []Candidate,
 		m.cfg.Recorder.Record(event)
 	}
 	startTime := time.Now()
-	lastEvictionAt, lastActionAt := m.state.lastEvictionAt, m.state.lastActionAt
 	m.state.lastEvictionAt, m.state.lastActionAt = startTime, startTime
 	killAt := startTime.Add(termination.GracePeriod)
-	e := &evictedPod{pod: pod, signal: t.Signal, startTime: startTime, killAt: killAt, deadline: killAt.Add(m.cfg.PodCleanupTimeout)}
+	e := &evictedPod{pod: pod, signal: signal, startTime: startTime, killAt: killAt, deadline: killAt.Add(m.cfg.PodCleanupTimeout)}
 	m.evicting[pod.UID] = e
-	if err := m.terminate(ctx, e, t.IsHard(), termination); err != nil {
-		m.state.lastEvictionAt, m.state.lastActionAt = lastEvictionAt, lastActionAt // nothing has changed
-		return nil, err
-	}
-	return e, nil
+	return e
 }
 
 // gracePeriod returns the grace period of a pod that is evicted for a threshold.

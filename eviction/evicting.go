@@ -18,7 +18,7 @@ import (
 // evictedPod is a pod that was evicted and is still active.
 type evictedPod struct {
 	pod       *corev1.Pod
-	signal    Signal // "": for a local storage limit
+	signal    Signal
 	startTime time.Time
 	killAt    time.Time           // the end of its grace period
 	deadline  time.Time           // until when its grace period and its cleanup may take
@@ -44,15 +44,9 @@ func (m *Manager) terminate(ctx context.Context, e *evictedPod, hard bool, t run
 		defer timer.Stop()
 		timeout, giveUp = time.Until(e.deadline), timer.C
 	}
-	ctx, e.cancel = context.WithTimeout(ctx, timeout)
 	resultCh := make(chan evictionResult, 1)
-	m.background.Go(func() {
-		defer e.cancel()
-		err := safe.Call(m.cfg.Logger, "evict pod", func() error { return m.cfg.Pods.Evict(ctx, e.pod, t) })
-		if errors.Is(err, runtime.ErrNotFound) {
-			err = nil
-		}
-		resultCh <- evictionResult{err: err, expired: ctx.Err() != nil}
+	m.call(ctx, e, timeout, t, func(r evictionResult) {
+		resultCh <- r
 		if !hard {
 			m.RequestMeasurement()
 		}
@@ -65,6 +59,19 @@ func (m *Manager) terminate(ctx context.Context, e *evictedPod, hard bool, t run
 		m.state.resetStalls(time.Now())
 		return nil
 	}
+}
+
+// call has a pod evicted, and calls done with the result, from a goroutine of its own.
+func (m *Manager) call(ctx context.Context, e *evictedPod, timeout time.Duration, t runtime.Termination, done func(evictionResult)) {
+	ctx, e.cancel = context.WithTimeout(ctx, timeout)
+	m.background.Go(func() {
+		defer e.cancel()
+		err := safe.Call(m.cfg.Logger, "evict pod", func() error { return m.cfg.Pods.Evict(ctx, e.pod, t) })
+		if errors.Is(err, runtime.ErrNotFound) {
+			err = nil
+		}
+		done(evictionResult{err: err, expired: ctx.Err() != nil})
+	})
 }
 
 // errShortened is the result of an eviction whose pod is evicted again, with a shorter grace period.

@@ -11,19 +11,19 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// exceedsLocalStorageLimit reports whether a pod exceeds a limit on local storage, and
-// returns the message for it. The limits are the sizeLimit of an emptyDir, the
+// exceededLimit returns the limit on local storage that a pod exceeds, "" for none, and the
+// message for it. The limits are the sizeLimit of an emptyDir, the
 // ephemeral-storage limit of a regular container or sidecar for its writable layer and
 // logs, and the sum of the containers' limits for the pod with its volumes and files.
 // Measurements older than since do not count. It is pure.
-func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (message string, exceeds bool) {
+func exceededLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.Time) (limit Signal, message string) {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
 			continue
 		}
 		if used := u.Volumes[v.Name]; current(used.At, since) && exceedsLimit(used.Bytes, *v.EmptyDir.SizeLimit) {
-			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String()), true
+			return EmptyDirFSLimit, fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String())
 		}
 	}
 	var total uint64
@@ -34,9 +34,9 @@ func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.T
 		if kind, ok := runtime.ContainerTypeOf(pod, c.Name); !ok || kind == runtime.Init {
 			continue // what an init container writes is bound by the limit of the pod alone, as with a kubelet
 		}
-		limit := runtime.ContainerSpec(pod, c.Name).Resources.Limits[corev1.ResourceEphemeralStorage]
-		if limit.Sign() > 0 && exceedsLimit(used, limit) {
-			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String()), true
+		bound := runtime.ContainerSpec(pod, c.Name).Resources.Limits[corev1.ResourceEphemeralStorage]
+		if bound.Sign() > 0 && exceedsLimit(used, bound) {
+			return EphemeralContainerFSLimit, fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, bound.String())
 		}
 	}
 	total += bytesSince(u.ExitedContainers, since) + bytesSince(u.Files, since)
@@ -45,11 +45,11 @@ func exceedsLocalStorageLimit(pod *corev1.Pod, u *runtime.PodUsage, since time.T
 			total += bytesSince(v.DiskUsage, since)
 		}
 	}
-	limit := podspec.LimitSum(pod)[corev1.ResourceEphemeralStorage]
-	if limit.Sign() > 0 && exceedsLimit(total, limit) {
-		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String()), true
+	bound := podspec.LimitSum(pod)[corev1.ResourceEphemeralStorage]
+	if bound.Sign() > 0 && exceedsLimit(total, bound) {
+		return EphemeralPodFSLimit, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", bound.String())
 	}
-	return "", false
+	return "", ""
 }
 
 // bytesSince returns the usage, or 0 if it is older than since.

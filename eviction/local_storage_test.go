@@ -76,9 +76,10 @@ func TestOverLocalLimit(t *testing.T) {
 		"a limit of nothing beside one bounds too": {bounded("", "100", "0"), runtime.PodUsage{Volumes: volume(disk(101), false)}, ofPod},
 	} {
 		t.Run(name, func(t *testing.T) {
-			message, over := exceedsLocalStorageLimit(tc.pod, &tc.used, now)
+			limit, message := exceededLimit(tc.pod, &tc.used, now)
 			assert.Equal(t, tc.want, message)
-			assert.Equal(t, tc.want != "", over)
+			assert.Equal(t, map[string]Signal{ofVolume: "emptydirfs.limit", ofContainer: "ephemeralcontainerfs.limit", ofPod: "ephemeralpodfs.limit"}[tc.want], limit)
+			assert.Equal(t, tc.want != "", limit.IsLocalStorageLimit())
 		})
 	}
 }
@@ -92,14 +93,14 @@ func TestOverLocalLimit_InitContainers(t *testing.T) {
 	pod.Spec.InitContainers = []corev1.Container{{Name: "init", Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("100")},
 	}}}
-	message, over := exceedsLocalStorageLimit(pod, &used, now)
-	assert.False(t, over, message)
+	limit, message := exceededLimit(pod, &used, now)
+	assert.Empty(t, limit, message)
 	used.Containers[0].Rootfs.Bytes = 501
-	message, _ = exceedsLocalStorageLimit(pod, &used, now)
+	_, message = exceededLimit(pod, &used, now)
 	assert.Equal(t, "Pod ephemeral local storage usage exceeds the total limit of containers 500. ", message)
 	used.Containers[0].Rootfs.Bytes = 101
 	pod.Spec.InitContainers[0].RestartPolicy = &always
-	message, _ = exceedsLocalStorageLimit(pod, &used, now)
+	_, message = exceededLimit(pod, &used, now)
 	assert.Equal(t, `Container init exceeded its local ephemeral storage limit "100". `, message)
 }
 

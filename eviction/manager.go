@@ -41,7 +41,8 @@ type Pods interface {
 	ActivePods() []*corev1.Pod
 	// Evict terminates the pod and returns when its containers are removed and its
 	// resources released, or with ctx's error if ctx is done before. An error that wraps
-	// runtime.ErrNotFound means that the pod no longer exists, which is as good.
+	// runtime.ErrNotFound means that the pod no longer exists, which is as good. It is
+	// called for several pods at a time.
 	Evict(ctx context.Context, pod *corev1.Pod, t runtime.Termination) error
 }
 
@@ -111,7 +112,8 @@ type Hooks struct {
 	// Measured is called after each measurement.
 	Measured func(duration time.Duration, err error)
 	// Evicting is called before a pod is evicted, with all candidates, the chosen one
-	// first. For a local storage limit, signal is "" and the pod is the only candidate.
+	// first. For a local storage limit, signal is that of the limit and the pod is the only
+	// candidate; see [Signal.IsLocalStorageLimit].
 	Evicting func(signal Signal, ranked []Candidate, t runtime.Termination)
 	// Evicted is called after an eviction, successful or not.
 	Evicted func(signal Signal, pod *corev1.Pod, duration time.Duration, err error)

@@ -123,7 +123,7 @@ func (r *oracle) eviction(e evictionRecord) {
 	assert.False(r.t, r.s.lost, "nothing was told")
 	assert.NotEmpty(r.t, e.termination.Message)
 	assert.False(r.t, r.going[e.pod.UID], "%s is on its way", e.pod.UID)
-	if r.signal == "" {
+	if r.signal.IsLocalStorageLimit() {
 		r.counts["limits"]++
 		limit := e.pod.Spec.Volumes[0].EmptyDir.SizeLimit
 		assert.Greater(r.t, r.usageOf(e.pod.UID).Volumes["v"].Bytes, uint64(limit.Value()))

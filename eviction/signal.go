@@ -36,7 +36,20 @@ const (
 	CPUPSIFull    Signal = "cpu.psi.full.avg10"
 )
 
-// Signals returns all signals, in the order in which their thresholds are handled when
+// Signals of local storage limits, as the kubelet names them in its metrics. They are those of
+// evictions for such a limit, and have no thresholds.
+const (
+	EmptyDirFSLimit           Signal = "emptydirfs.limit"           // the sizeLimit of an emptyDir
+	EphemeralContainerFSLimit Signal = "ephemeralcontainerfs.limit" // the limit of a container
+	EphemeralPodFSLimit       Signal = "ephemeralpodfs.limit"       // the limits of all containers together
+)
+
+// IsLocalStorageLimit reports whether s is the signal of a local storage limit.
+func (s Signal) IsLocalStorageLimit() bool {
+	return s == EmptyDirFSLimit || s == EphemeralContainerFSLimit || s == EphemeralPodFSLimit
+}
+
+// Signals returns all signals that can have thresholds, in the order in which their thresholds are handled when
 // several are met: memory first, because a lack of it causes OOM kills.
 func Signals() []Signal {
 	return []Signal{

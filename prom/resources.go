@@ -22,7 +22,7 @@ type evictionMetrics struct {
 
 func newEviction() evictionMetrics {
 	return evictionMetrics{
-		evictions:    counters("kubelet_evictions", "Evicted pods, by eviction signal. The signal is empty for local storage limits.", "eviction_signal"),
+		evictions:    counters("kubelet_evictions", "Evicted pods, by the signal of the threshold or of the local storage limit.", "eviction_signal"),
 		duration:     histogram("sublet_eviction_duration_seconds", "Time from the selection of a pod for eviction until its containers were terminated.", ops()),
 		measurements: histograms("sublet_eviction_measurement_duration_seconds", "Duration of measurements of node and pod usage, by result.", quick(), "result"),
 		conditions:   gauges("sublet_node_condition", "1 while a node condition is true.", "condition"),

@@ -169,6 +169,9 @@ func (h *History) evicting(signal eviction.Signal, ranked []eviction.Candidate, 
 	if len(ranked) == 0 {
 		return
 	}
+	if signal.IsLocalStorageLimit() {
+		signal = "" // the message names the limit
+	}
 	pod := ranked[0].Pod
 	out := Eviction{
 		At: time.Now(), UID: pod.UID, Namespace: clip(pod.Namespace, maxName), Name: clip(pod.Name, maxName), Signal: string(signal),

@@ -45,6 +45,9 @@ func TestHistory_ExplainsEvictions(t *testing.T) {
 		}
 		assert.Len(t, h.Node().Evictions, maxEvictions)
 		assert.Equal(t, "p1", h.Node().Evictions[0].Name)
+		hooks.Evicting(eviction.EmptyDirFSLimit, ranked[2:3], runtime.Termination{Message: "above the limit"})
+		last := h.Node().Evictions[maxEvictions-1]
+		assert.Equal(t, []string{"p2", "", "above the limit"}, []string{last.Name, last.Signal, last.Message})
 	})
 }
 
