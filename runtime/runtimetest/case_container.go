@@ -52,17 +52,16 @@ func createCases() []testCase {
 			st := c.status(id)
 			same(c, "c", st.GetMetadata().GetName(), "name")
 			same(c, 4, st.GetMetadata().GetAttempt(), "attempt")
-			list := c.containers(&v1.ContainerFilter{Id: id})
-			same(c, 1, len(list), "containers of that id")
-			same(c, p.id, list[0].GetPodSandboxId(), "pod of the container")
-			same(c, 4, list[0].GetMetadata().GetAttempt(), "attempt in the list")
+			item := c.listed(id)
+			same(c, p.id, item.GetPodSandboxId(), "pod of the container")
+			same(c, 4, item.GetMetadata().GetAttempt(), "attempt in the list")
 		}},
 		{"a container keeps its labels and annotations", "it keeps the spec's hash in an annotation; every container would be restarted", 0, func(c *CaseT) {
 			p := c.pod("p")
 			cfg := p.containerConfig("c", sh(longRunTime), annotate(map[string]string{"io.kubernetes.container.hash": "abc", "sublet.dev/odd": "{\"a\":1}"}))
 			id, err := p.createConfig(cfg)
 			c.ok(err, "create container")
-			st, item := c.status(id), c.containers(&v1.ContainerFilter{Id: id})[0]
+			st, item := c.status(id), c.listed(id)
 			c.check(maps.Equal(cfg.GetLabels(), st.GetLabels()), "labels in the status: %v", st.GetLabels())
 			c.check(maps.Equal(cfg.GetAnnotations(), st.GetAnnotations()), "annotations in the status: %v", st.GetAnnotations())
 			c.check(maps.Equal(cfg.GetLabels(), item.GetLabels()), "labels in the list: %v", item.GetLabels())
@@ -113,7 +112,7 @@ func createCases() []testCase {
 			want, err := c.is.ImageStatus(c.ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: c.s.image}})
 			c.ok(err, "image status")
 			same(c, want.GetImage().GetId(), c.status(id).GetImageId(), "image_id in the status")
-			same(c, want.GetImage().GetId(), c.containers(&v1.ContainerFilter{Id: id})[0].GetImageId(), "image_id in the list")
+			same(c, want.GetImage().GetId(), c.listed(id).GetImageId(), "image_id in the list")
 		}},
 		{"a container reports the name of its image", "pod statuses would show ids, or nothing, instead of image names", 0, func(c *CaseT) {
 			p := c.pod("p")

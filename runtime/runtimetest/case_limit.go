@@ -49,18 +49,22 @@ func limitCases() []testCase {
 			})
 			c.ok(err, "update resources")
 			same(c, "100663296", c.cgroupOf(id, "memory.max", "memory/memory.limit_in_bytes"), "memory_limit_in_bytes 96Mi: value in the container's cgroup after an update")
+			quota, _, _ := strings.Cut(c.cgroupOf(id, "cpu.max", "cpu/cpu.cfs_quota_us", "cpu,cpuacct/cpu.cfs_quota_us"), " ")
+			same(c, "75000", quota, "cpu_quota 75000: value in the container's cgroup after an update")
 		}},
 		{"a container runs on its CPUs", "the CPU manager's static policy would have no effect", confinement | limits, func(c *CaseT) {
+			cpu, memory := firstAllowed("Cpus_allowed_list"), firstAllowed("Mems_allowed_list")
 			got := c.pod("p").line("c", "grep Cpus_allowed_list /proc/self/status | tr -d '\\t'", func(cfg *v1.ContainerConfig) {
-				cfg.Linux.Resources.CpusetCpus, cfg.Linux.Resources.CpusetMems = "0", "0"
+				cfg.Linux.Resources.CpusetCpus, cfg.Linux.Resources.CpusetMems = cpu, memory
 			})
-			same(c, "Cpus_allowed_list:0", got, "cpuset_cpus 0: processors of the container")
+			same(c, "Cpus_allowed_list:"+cpu, got, "cpuset_cpus "+cpu+": processors of the container")
 		}},
 		{"a container starts with limits of huge pages", "no pod could start: kubelets always set them", confinement | limits, func(c *CaseT) {
-			p := c.pod("p")
-			same(c, 0, p.exitCode("c", "exit 0", func(cfg *v1.ContainerConfig) {
-				cfg.Linux.Resources.HugepageLimits = []*v1.HugepageLimit{{PageSize: "2MB", Limit: 0}}
-			}), "exit code")
+			var limits []*v1.HugepageLimit // of all sizes of the node, as kubelets set them
+			for _, p := range c.hugePages() {
+				limits = append(limits, &v1.HugepageLimit{PageSize: p.name})
+			}
+			same(c, 0, c.pod("p").exitCode("c", "exit 0", func(cfg *v1.ContainerConfig) { cfg.Linux.Resources.HugepageLimits = limits }), "exit code")
 		}},
 		{"a pod with overhead starts", "pods of a runtime class with overhead could not start", confinement | limits, func(c *CaseT) {
 			p := c.pod("p", func(cfg *v1.PodSandboxConfig) {

@@ -3,6 +3,7 @@ package runtimetest
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -55,10 +56,13 @@ func nodeFeatureCases() []testCase {
 		}},
 		{"a limit of huge pages is in the cgroup", "a pod could take the huge pages of the others", confinement | limits, func(c *CaseT) {
 			c.requires(hasHugePages)
+			page := c.hugePages()[0]
+			limit := 2 * page.bytes
 			id := c.pod("p").start("c", longRunTime, func(cfg *v1.ContainerConfig) {
-				cfg.Linux.Resources.HugepageLimits = []*v1.HugepageLimit{{PageSize: "2MB", Limit: 4 << 20}}
+				cfg.Linux.Resources.HugepageLimits = []*v1.HugepageLimit{{PageSize: page.name, Limit: limit}}
 			})
-			same(c, "4194304", c.cgroupOf(id, "hugetlb.2MB.max", "hugetlb/hugetlb.2MB.limit_in_bytes"), "hugepage_limits 2MB 4Mi: value in the container's cgroup")
+			got := c.cgroupOf(id, "hugetlb."+page.name+".max", "hugetlb/hugetlb."+page.name+".limit_in_bytes")
+			same(c, strconv.FormatUint(limit, 10), got, "hugepage_limits "+page.name+", two pages: value in the container's cgroup")
 		}},
 		{"a mount in a user namespace has mapped owners", "pods with hostUsers: false could not use the files of their volumes", confinement, func(c *CaseT) {
 			if !c.features().GetUserNamespaces() {

@@ -56,7 +56,7 @@ func sandboxCases() []testCase {
 			p := c.pod("p", attempt(3))
 			want := p.cfg.GetMetadata()
 			for what, got := range map[string]*v1.PodSandboxMetadata{
-				"status": p.status().GetMetadata(), "list": c.pods(&v1.PodSandboxFilter{Id: p.id})[0].GetMetadata(),
+				"status": p.status().GetMetadata(), "list": p.listed().GetMetadata(),
 			} {
 				same(c, want.GetName(), got.GetName(), what+": name")
 				same(c, want.GetNamespace(), got.GetNamespace(), what+": namespace")
@@ -66,7 +66,7 @@ func sandboxCases() []testCase {
 		}},
 		{"a pod keeps its labels and annotations", "it finds pods by labels and keeps grace periods in annotations; both would be lost", 0, func(c *CaseT) {
 			p := c.pod("p", func(cfg *v1.PodSandboxConfig) { cfg.Annotations["sublet.dev/odd"] = "a=b,\n\"ü\"" })
-			st, item := p.status(), c.pods(&v1.PodSandboxFilter{Id: p.id})[0]
+			st, item := p.status(), p.listed()
 			c.check(maps.Equal(p.cfg.Labels, st.GetLabels()), "labels in the status: %v", st.GetLabels())
 			c.check(maps.Equal(p.cfg.Annotations, st.GetAnnotations()), "annotations in the status: %v", st.GetAnnotations())
 			c.check(maps.Equal(p.cfg.Labels, item.GetLabels()), "labels in the list: %v", item.GetLabels())
@@ -77,7 +77,7 @@ func sandboxCases() []testCase {
 			p := c.pod("p")
 			at := p.status().GetCreatedAt()
 			c.isNow(before, at, "created_at of the pod")
-			same(c, at, c.pods(&v1.PodSandboxFilter{Id: p.id})[0].GetCreatedAt(), "creation time in list and status")
+			same(c, at, p.listed().GetCreatedAt(), "creation time in list and status")
 		}},
 		{"a stopped pod is not ready", "it would go on using a pod whose network is gone", 0, func(c *CaseT) {
 			p := c.pod("p")
@@ -166,10 +166,9 @@ func sandboxCases() []testCase {
 		{"a stopped pod takes no more containers", "a container could start in a pod that is being torn down", 0, func(c *CaseT) {
 			p := c.pod("p")
 			c.ok(p.stop(), "stop pod")
-			_, err := p.createConfig(p.containerConfig("c", sh(longRunTime)))
+			id, err := p.createConfig(p.containerConfig("c", sh(longRunTime)))
 			if err == nil {
-				id := c.containers(&v1.ContainerFilter{PodSandboxId: p.id})
-				c.rejected(c.start(id[0].GetId()), "start of a container in a stopped pod")
+				c.rejected(c.start(id), "start of a container in a stopped pod")
 			}
 		}},
 		{"a pod that was stopped is never ready again", "it would send traffic to a pod that it has given up", 0, func(c *CaseT) {

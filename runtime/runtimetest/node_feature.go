@@ -1,7 +1,9 @@
 package runtimetest
 
 import (
+	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/sublet-dev/agent/internal/mounts"
@@ -33,6 +35,69 @@ func nodeHas(f nodeFeature) bool {
 		return err == nil && strings.Contains(string(b), "hugetlb") || exists("/sys/fs/cgroup/hugetlb")
 	}
 	return false
+}
+
+// hugePage is a size of huge pages, by its name in cgroups.
+type hugePage struct {
+	name  string
+	bytes uint64
+}
+
+// hugePages returns the sizes of huge pages of this machine, or ends the case as skipped if it has none: a kubelet
+// sets no limits then.
+func (c *CaseT) hugePages() []hugePage {
+	sizes := c.s.hugePages()
+	if len(sizes) == 0 {
+		c.skipped("needs a machine with huge pages")
+	}
+	return sizes
+}
+
+func hugePages() []hugePage {
+	entries, _ := os.ReadDir("/sys/kernel/mm/hugepages") // it is not there where the kernel has none
+	var sizes []hugePage
+	for _, e := range entries {
+		if p, ok := hugePageOf(e.Name()); ok {
+			sizes = append(sizes, p)
+		}
+	}
+	return sizes
+}
+
+// hugePageOf returns the size that a directory of the kernel is named after, as hugepages-2048kB.
+func hugePageOf(dir string) (hugePage, bool) {
+	var kilobytes uint64
+	if _, err := fmt.Sscanf(dir, "hugepages-%dkB", &kilobytes); err != nil {
+		return hugePage{}, false
+	}
+	n, unit := kilobytes, "KB"
+	for _, larger := range []string{"MB", "GB"} {
+		if n >= 1024 {
+			n, unit = n/1024, larger
+		}
+	}
+	return hugePage{strconv.FormatUint(n, 10) + unit, kilobytes << 10}, true
+}
+
+// firstAllowed returns the first processor or memory node that this process may use, by the name of the list in
+// /proc/self/status: containers may have no others.
+func firstAllowed(list string) string {
+	text, _ := os.ReadFile("/proc/self/status") // it is only on Linux
+	for line := range strings.Lines(string(text)) {
+		if numbers, ok := strings.CutPrefix(line, list+":"); ok {
+			return firstOf(strings.TrimSpace(numbers))
+		}
+	}
+	return "0"
+}
+
+// firstOf returns the first number of a list such as 2-3,7.
+func firstOf(numbers string) string {
+	end := strings.IndexAny(numbers, "-,")
+	if end < 0 {
+		return numbers
+	}
+	return numbers[:end]
 }
 
 func exists(path string) bool {

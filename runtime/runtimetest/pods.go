@@ -2,6 +2,7 @@ package runtimetest
 
 import (
 	"maps"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -60,12 +61,27 @@ func (c *CaseT) podConfig(name string, edits ...podEdit) *v1.PodSandboxConfig {
 	return cfg
 }
 
+// makeLogDir makes a directory for logs, as kubelets do: a runtime may rely on it. Where the user of the suite may not
+// make it the runtime may.
+func makeLogDir(logs, below string) {
+	if logs != "" {
+		_ = os.MkdirAll(filepath.Join(logs, below), 0o755) //nolint:gosec // the runtime may be another user
+	}
+}
+
 // runConfig runs a pod of a configuration.
 func (c *CaseT) runConfig(cfg *v1.PodSandboxConfig) (*pod, error) {
+	return c.runHandler(cfg, "")
+}
+
+// runHandler runs a pod of a configuration with a runtime handler.
+func (c *CaseT) runHandler(cfg *v1.PodSandboxConfig, handler string) (*pod, error) {
 	start := time.Now()
-	r, err := c.rs.RunPodSandbox(c.ctx, &v1.RunPodSandboxRequest{Config: cfg})
+	makeLogDir(cfg.GetLogDirectory(), "")
+	r, err := c.rs.RunPodSandbox(c.ctx, &v1.RunPodSandboxRequest{Config: cfg, RuntimeHandler: handler})
 	if err == nil {
 		c.took(time.Since(start))
+		c.remember(r.GetPodSandboxId())
 	}
 	return &pod{c, r.GetPodSandboxId(), cfg}, err
 }
@@ -122,6 +138,7 @@ func (p *pod) containerConfig(name string, cmd []string, edits ...containerEdit)
 }
 
 func (p *pod) createConfig(cfg *v1.ContainerConfig) (string, error) {
+	makeLogDir(p.cfg.GetLogDirectory(), filepath.Dir(cfg.GetLogPath()))
 	r, err := p.c.rs.CreateContainer(p.c.ctx, &v1.CreateContainerRequest{PodSandboxId: p.id, Config: cfg, SandboxConfig: p.cfg})
 	return r.GetContainerId(), err
 }
@@ -217,6 +234,24 @@ func (c *CaseT) pods(f *v1.PodSandboxFilter) []*v1.PodSandbox {
 		}
 	}
 	return own
+}
+
+// listed returns the pod as it is listed by its id, or ends the case.
+func (p *pod) listed() *v1.PodSandbox {
+	list := p.c.pods(&v1.PodSandboxFilter{Id: p.id})
+	if len(list) != 1 {
+		p.c.fatal("ListPodSandbox with the id of a pod returns %d pods of its namespace, want that one", len(list))
+	}
+	return list[0]
+}
+
+// listed returns a container as it is listed by its id, or ends the case.
+func (c *CaseT) listed(id string) *v1.Container {
+	list := c.containers(&v1.ContainerFilter{Id: id})
+	if len(list) != 1 {
+		c.fatal("ListContainers with the id of a container returns %d containers, want that one", len(list))
+	}
+	return list[0]
 }
 
 // containers lists containers.

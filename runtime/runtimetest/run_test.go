@@ -131,6 +131,19 @@ func TestRun_RemovesThePodsOfAFailedCase(t *testing.T) {
 	})
 }
 
+// The version of the API is one of semantic versioning, of which v1 is the short form.
+func TestRun_TakesVersionsOfTheAPI(t *testing.T) {
+	for version, want := range map[string]Result{"v1": Passed, "1.0.0": Passed, "v1.36.0": Passed, "v1alpha2": Failed, "2.0.0": Failed, "": Failed} {
+		synctest.Test(t, func(t *testing.T) {
+			report := Rule{Fault: Corrupt, RPC: "Version", Mutate: onResponse(func(r *v1.VersionResponse) { r.RuntimeApiVersion = version })}
+			r, err := Run(t.Context(), simulatedConn(t, report), only(versionCase))
+			require.NoError(t, err)
+			require.Len(t, r.Cases, 1)
+			assert.Equal(t, want, r.Cases[0].Result, version)
+		})
+	}
+}
+
 func TestRun_ReportsLongCases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const name = "the runtime reports its cgroup driver"

@@ -2,10 +2,10 @@ package runtimetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -105,6 +105,7 @@ type suite struct {
 	credentials   *v1.AuthConfig // of private
 	cdi           string
 	nodeHas       func(nodeFeature) bool
+	hugePages     func() []hugePage
 	isMountShared func(dir string) bool
 	edit          func(*v1.PodSandboxConfig)
 	knownFailures map[string]string
@@ -167,7 +168,7 @@ func Cases() []string {
 
 // newSuite returns a suite with defaults for what opts leave out.
 func newSuite(opts ...Option) *suite {
-	s := &suite{image: "docker.io/library/busybox:1.36", largeListSize: 20, maxParallel: 4, nodeHas: nodeHas, isMountShared: isMountShared, reserve: 40 * time.Second, id: fmt.Sprintf("%08x", rand.Uint32())}
+	s := &suite{image: "docker.io/library/busybox:1.36", largeListSize: 20, maxParallel: 4, nodeHas: nodeHas, hugePages: hugePages, isMountShared: isMountShared, reserve: 40 * time.Second, id: fmt.Sprintf("%08x", rand.Uint32())}
 	for _, o := range opts {
 		o(s)
 	}
@@ -186,18 +187,20 @@ func TestRuntime(t *testing.T, dial func(testing.TB) *grpc.ClientConn, opts ...O
 	if err := s.begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := untilDeadline(t.Context(), t.Deadline)
+	defer cancel()
 	together, single := s.selected()
 	t.Run("together", func(t *testing.T) {
 		for _, tc := range together {
 			t.Run(tc.name, func(t *testing.T) {
 				t.Parallel()
-				s.test(t, tc)
+				s.test(ctx, t, tc)
 			})
 		}
 	})
 	t.Run("alone", func(t *testing.T) {
 		for _, tc := range single {
-			t.Run(tc.name, func(t *testing.T) { s.test(t, tc) })
+			t.Run(tc.name, func(t *testing.T) { s.test(ctx, t, tc) })
 		}
 	})
 	s.end()
@@ -249,10 +252,16 @@ func (s *suite) missing(tc testCase) string {
 }
 
 // test runs one case as a test.
-func (s *suite) test(t *testing.T, tc testCase) {
-	switch r := s.result(t.Context(), tc); r.Result {
+func (s *suite) test(ctx context.Context, t *testing.T, tc testCase) {
+	if ctx.Err() != nil {
+		t.Fatal(errTestTimeout)
+	}
+	switch r := s.result(ctx, tc); r.Result {
 	case Failed:
 		t.Error(r)
+		if errors.Is(context.Cause(ctx), errTestTimeout) {
+			t.Error(errTestTimeout)
+		}
 	case Deviation, Skipped:
 		t.Skip(r)
 	case Passed:
@@ -264,7 +273,7 @@ func (s *suite) execute(ctx context.Context, tc testCase) *CaseT {
 	ctx, cancel := context.WithTimeout(ctx, caseTimeout)
 	defer cancel()
 	c := &CaseT{
-		s: s, ctx: ctx, rs: v1.NewRuntimeServiceClient(s.cc), is: v1.NewImageServiceClient(s.cc),
+		s: s, ctx: ctx, rs: v1.NewRuntimeServiceClient(kubeletConn{s.cc}), is: v1.NewImageServiceClient(kubeletConn{s.cc}),
 		ns: fmt.Sprintf("sublet-test-%s-%08x", s.id, rand.Uint32()),
 	}
 	done := make(chan struct{})
@@ -292,6 +301,7 @@ type CaseT struct {
 	ns  string // of all the case's pods
 
 	mu       sync.Mutex // guards the rest
+	made     []string   // the ids of pods that ran, in case no list has them
 	failures []string
 	skip     string
 	podTime  time.Duration // the longest that running a pod took
@@ -384,28 +394,3 @@ func (c *CaseT) until(within time.Duration, what string, cond func() bool) {
 
 // wait lets time pass.
 func (c *CaseT) wait(d time.Duration) { c.ok(sleep.For(c.ctx, d), "wait") }
-
-// cleanup removes all pods of the case, in whatever state they are.
-func (c *CaseT) cleanup(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, caseTimeout)
-	defer cancel()
-	list, err := c.rs.ListPodSandbox(ctx, &v1.ListPodSandboxRequest{Filter: &v1.PodSandboxFilter{
-		LabelSelector: map[string]string{runLabel: c.s.id},
-	}})
-	if err != nil {
-		c.Errorf("cleanup: list pods: %v", err)
-		return
-	}
-	for _, p := range list.GetItems() {
-		if p.GetMetadata().GetNamespace() != c.ns {
-			continue
-		}
-		if _, err := c.rs.StopPodSandbox(ctx, &v1.StopPodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
-			c.Errorf("cleanup: stop pod %s: %v", p.GetMetadata().GetName(), err)
-		}
-		if _, err := c.rs.RemovePodSandbox(ctx, &v1.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
-			c.Errorf("cleanup: remove pod %s: %v", p.GetMetadata().GetName(), err)
-		}
-	}
-	_ = os.RemoveAll(c.logDir("")) // best effort: the logs may be root's
-}

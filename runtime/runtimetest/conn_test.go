@@ -1,0 +1,42 @@
+package runtimetest
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// A connection with the defaults of gRPC takes the lists of a full node, as kubelets do.
+func TestRun_TakesLargeLists(t *testing.T) {
+	large := Rule{Fault: Corrupt, RPC: "ListPodSandbox", Mutate: onResponse(func(r *v1.ListPodSandboxResponse) {
+		r.Items = append(r.Items, &v1.PodSandbox{Id: "another", Annotations: map[string]string{"blob": strings.Repeat("x", 5<<20)}})
+	})}
+	p, err := NewProxy(simulatedConn(t), 1, large)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	socket := filepath.Join(t.TempDir(), "cri.sock")
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- p.Serve(ctx, lis) }()
+	t.Cleanup(func() {
+		cancel()
+		<-served
+	})
+	cc, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = cc.Close() })
+	r, err := Run(t.Context(), cc, only("a new attempt coexists"))
+	require.NoError(t, err)
+	require.Len(t, r.Cases, 1)
+	assert.Equal(t, Passed, r.Cases[0].Result, r.Cases[0].String())
+}
