@@ -13,7 +13,7 @@ func areas() []area {
 	return []area{
 		{"pods", slices.Concat(sandboxCases(), podFieldCases())},
 		{"network", slices.Concat(networkCases(), hostPortCases())},
-		{"containers", slices.Concat(createCases(), startCases(), endCases())},
+		{"containers", slices.Concat(createCases(), startCases(), endCases(), imageCommandCases())},
 		{"isolation", slices.Concat(isolationCases(), confinementCases(), limitCases(), volumeCases(), nodeFeatureCases(), cdiCases())},
 		{"stopping", stopCases()},
 		{"lists", slices.Concat(listCases(), streamFilterCases())},

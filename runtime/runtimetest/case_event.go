@@ -13,8 +13,8 @@ import (
 // listener records the events of a case's pods.
 type listener struct {
 	c      *CaseT
-	mu     sync.Mutex // guards the rest
-	events []*v1.ContainerEventResponse
+	mu     sync.Mutex                   // guards the rest
+	events []*v1.ContainerEventResponse // those of the case, and those that name no pod
 	err    error
 }
 
@@ -36,7 +36,7 @@ func (c *CaseT) listenBy(name string) *listener {
 				l.mu.Unlock()
 				return
 			}
-			if e.GetPodSandboxStatus().GetMetadata().GetNamespace() == c.ns {
+			if m := e.GetPodSandboxStatus().GetMetadata(); m == nil || m.GetNamespace() == c.ns {
 				l.events = append(l.events, e)
 			}
 			l.mu.Unlock()
@@ -68,7 +68,7 @@ func (l *listener) streamErr() error {
 func (l *listener) any() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.events) > 0
+	return slices.ContainsFunc(l.events, func(e *v1.ContainerEventResponse) bool { return e.GetPodSandboxStatus().GetMetadata() != nil })
 }
 
 // of returns the events about a container or sandbox.
@@ -95,6 +95,9 @@ func (l *listener) await(id string, kind v1.ContainerEventType) *v1.ContainerEve
 		}
 		return found != nil
 	})
+	if found.GetPodSandboxStatus().GetMetadata() == nil {
+		l.c.fatal("the event %s of %s has no pod_sandbox_status.metadata; kubelets ignore such an event", kind, id)
+	}
 	return found
 }
 

@@ -58,6 +58,11 @@ func execCases() []testCase {
 				return !c.findSleep(id, secs)
 			})
 		}},
+		{"a command without a timeout runs to its end", "exec hooks would fail at once: kubelets run them without a timeout", 0, func(c *CaseT) {
+			r, err := c.exec(c.pod("p").start("c", longRunTime), 0, "sh", "-c", "sleep 1; exit 3")
+			c.ok(err, "ExecSync with a timeout of 0, which is none, of a command that takes 1s")
+			same(c, 3, r.GetExitCode(), "exit code")
+		}},
 		{"commands run side by side", "one slow probe would hold up all others", 0, func(c *CaseT) {
 			id := c.pod("p").start("c", longRunTime)
 			long := time.Minute

@@ -22,6 +22,12 @@ func (c *CaseT) pull(ref string) (string, error) {
 	return r.GetImageRef(), err
 }
 
+// isRecent expects the time of a measurement, in nanoseconds, to be of the last minutes.
+func (c *CaseT) isRecent(nanos int64, what string) {
+	age := time.Since(time.Unix(0, nanos))
+	c.check(age > -time.Minute && age < 5*time.Minute, "the measurement is %s old: %s is %d, want nanoseconds since 1970", age.Round(time.Second), what, nanos)
+}
+
 func imageCases() []testCase {
 	return []testCase{
 		{"an image that was pulled is there", "it would pull the image at each start", 0, func(c *CaseT) {
@@ -102,27 +108,30 @@ func imageCases() []testCase {
 			c.ok(err, "image file system")
 			c.check(len(r.GetImageFilesystems()) > 0, "there is none")
 			for _, fs := range r.GetImageFilesystems() {
-				age := time.Since(time.Unix(0, fs.GetTimestamp()))
-				c.check(age > -time.Minute && age < 5*time.Minute, "the measurement is %s old; its timestamp is %d", age.Round(time.Second), fs.GetTimestamp())
+				c.isRecent(fs.GetTimestamp(), "timestamp")
 				c.check(strings.HasPrefix(fs.GetFsId().GetMountpoint(), "/"), "mount point %q", fs.GetFsId().GetMountpoint())
 				c.check(fs.GetUsedBytes() != nil, "used_bytes is missing")
 				c.check(fs.GetInodesUsed() != nil, "inodes_used is missing")
 			}
 		}},
 		{"streamed images are the listed images", "a big node could not be read", alone, func(c *CaseT) {
-			s, err := c.is.StreamImages(c.ctx, &v1.StreamImagesRequest{})
-			var want, got []string
-			drain(c, s, err, "StreamImages", func(r *v1.StreamImagesResponse) {
-				for _, i := range r.GetImages() {
-					got = append(got, i.GetId())
+			c.streamsTheList("streamed images", func() (all []string) {
+				list, err := c.is.ListImages(c.ctx, &v1.ListImagesRequest{})
+				c.ok(err, "list images")
+				for _, i := range list.GetImages() {
+					all = append(all, i.GetId())
 				}
+				return all
+			}, func() (got []string) {
+				s, err := c.is.StreamImages(c.ctx, &v1.StreamImagesRequest{})
+				drain(c, s, err, "StreamImages", func(r *v1.StreamImagesResponse) {
+					c.hasItems(len(r.GetImages()), "StreamImages")
+					for _, i := range r.GetImages() {
+						got = append(got, i.GetId())
+					}
+				})
+				return got
 			})
-			list, err := c.is.ListImages(c.ctx, &v1.ListImagesRequest{})
-			c.ok(err, "list images")
-			for _, i := range list.GetImages() {
-				want = append(want, i.GetId())
-			}
-			set(c, want, got, "streamed images")
 		}},
 	}
 }
@@ -141,7 +150,8 @@ func statsCases() []testCase {
 			})
 			same(c, id, st.GetAttributes().GetId(), "id")
 			same(c, "c", st.GetAttributes().GetMetadata().GetName(), "name")
-			c.check(st.GetCpu().GetTimestamp() > 0 && st.GetMemory().GetTimestamp() > 0, "the measurement has no time")
+			c.isRecent(st.GetCpu().GetTimestamp(), "cpu.timestamp")
+			c.isRecent(st.GetMemory().GetTimestamp(), "memory.timestamp")
 			c.check(st.GetWritableLayer().GetUsedBytes() != nil, "writable_layer.used_bytes is missing from the measurement")
 		}},
 		{"processor time only grows", "usage would become negative", 0, func(c *CaseT) {
@@ -215,6 +225,8 @@ func statsCases() []testCase {
 			list, err := c.rs.ListPodSandboxStats(c.ctx, &v1.ListPodSandboxStatsRequest{Filter: &v1.PodSandboxStatsFilter{Id: p.id}})
 			c.ok(err, "list pod stats")
 			same(c, 1, len(list.GetStats()), "pods in the list")
+			_, err = c.rs.PodSandboxStats(c.ctx, &v1.PodSandboxStatsRequest{PodSandboxId: unknownID})
+			c.rejected(err, "PodSandboxStats of an unknown pod")
 		}},
 		{"measuring while pods come and go is no error", "one pod's end would leave the whole node unmeasured", 0, func(c *CaseT) {
 			p := c.pod("p")

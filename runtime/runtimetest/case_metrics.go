@@ -67,19 +67,23 @@ func podStatsCases() []testCase {
 		}},
 		{"streamed metrics are the listed metrics", "a big node could not be measured", alone, func(c *CaseT) {
 			c.pod("p").start("c", longRunTime)
-			list, err := c.rs.ListPodSandboxMetrics(c.ctx, &v1.ListPodSandboxMetricsRequest{})
-			c.implemented(err, "ListPodSandboxMetrics")
-			var want, got []string
-			for _, m := range list.GetPodMetrics() {
-				want = append(want, m.GetPodSandboxId())
-			}
-			s, err := c.rs.StreamPodSandboxMetrics(c.ctx, &v1.StreamPodSandboxMetricsRequest{})
-			drain(c, s, err, "StreamPodSandboxMetrics", func(r *v1.StreamPodSandboxMetricsResponse) {
-				for _, m := range r.GetPodSandboxMetrics() {
-					got = append(got, m.GetPodSandboxId())
+			c.streamsTheList("streamed metrics", func() (all []string) {
+				list, err := c.rs.ListPodSandboxMetrics(c.ctx, &v1.ListPodSandboxMetricsRequest{})
+				c.implemented(err, "ListPodSandboxMetrics")
+				for _, m := range list.GetPodMetrics() {
+					all = append(all, m.GetPodSandboxId())
 				}
+				return all
+			}, func() (got []string) {
+				s, err := c.rs.StreamPodSandboxMetrics(c.ctx, &v1.StreamPodSandboxMetricsRequest{})
+				drain(c, s, err, "StreamPodSandboxMetrics", func(r *v1.StreamPodSandboxMetricsResponse) {
+					c.hasItems(len(r.GetPodSandboxMetrics()), "StreamPodSandboxMetrics")
+					for _, m := range r.GetPodSandboxMetrics() {
+						got = append(got, m.GetPodSandboxId())
+					}
+				})
+				return got
 			})
-			set(c, want, got, "streamed metrics")
 		}},
 	}
 }

@@ -50,10 +50,8 @@ func podFieldCases() []testCase {
 			if name == "" {
 				c.skipped("the runtime reports no handler with a name")
 			}
-			cfg := c.podConfig("p")
-			r, err := c.rs.RunPodSandbox(c.ctx, &v1.RunPodSandboxRequest{Config: cfg, RuntimeHandler: name})
+			p, err := c.runHandler(c.podConfig("p"), name)
 			c.ok(err, "run pod with handler "+name)
-			p := &pod{c, r.GetPodSandboxId(), cfg}
 			same(c, name, p.status().GetRuntimeHandler(), "runtime_handler in the status")
 			for _, item := range c.pods(&v1.PodSandboxFilter{Id: p.id}) {
 				same(c, name, item.GetRuntimeHandler(), "runtime_handler in the list")
@@ -74,6 +72,23 @@ func podFieldCases() []testCase {
 			is, err := c.is.ImageStatus(c.ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: c.s.image}, Verbose: true})
 			c.ok(err, "verbose status of image")
 			c.check(len(is.GetInfo()) > 0, "info of the verbose status of an image is empty")
+		}},
+		{"answers have the extra information only if it is requested", "each status of a pod would carry what no kubelet reads", 0, func(c *CaseT) {
+			p := c.pod("p")
+			id := p.start("c", longRunTime)
+			st, err := c.rs.Status(c.ctx, &v1.StatusRequest{})
+			c.ok(err, "status")
+			ps, err := c.rs.PodSandboxStatus(c.ctx, &v1.PodSandboxStatusRequest{PodSandboxId: p.id})
+			c.ok(err, "status of pod")
+			cs, err := c.rs.ContainerStatus(c.ctx, &v1.ContainerStatusRequest{ContainerId: id})
+			c.ok(err, "status of container")
+			is, err := c.is.ImageStatus(c.ctx, &v1.ImageStatusRequest{Image: &v1.ImageSpec{Image: c.s.image}})
+			c.ok(err, "status of image")
+			for what, info := range map[string]map[string]string{
+				"the runtime": st.GetInfo(), "a pod": ps.GetInfo(), "a container": cs.GetInfo(), "an image": is.GetInfo(),
+			} {
+				same(c, 0, len(info), "number of entries in info of the status of "+what+", which is not verbose,")
+			}
 		}},
 		{"a container reports its stop signal", "status.containerStatuses.stopSignal would be empty", 0, func(c *CaseT) {
 			id := c.pod("p").create("c", sh(longRunTime), func(cfg *v1.ContainerConfig) { cfg.StopSignal = v1.Signal_SIGNAL_SIGUSR1 })

@@ -75,6 +75,13 @@ func volumeCases() []testCase {
 			c.ok(c.start(id), "start container")
 			same(c, 3, c.exited(id).GetExitCode(), "exit code of a container that exits with 3 if the image is mounted and cannot be written")
 		}},
+		{"a path that an image does not have is not mounted", "subPath of an image volume with a typo would be an empty directory, or all of the image", confinement | twoImages, func(c *CaseT) {
+			p := c.pod("p")
+			err := p.tryStart(p.containerConfig("c", sh(longRunTime), func(cfg *v1.ContainerConfig) {
+				cfg.Mounts = []*v1.Mount{{ContainerPath: "/data", Image: &v1.ImageSpec{Image: c.s.second}, ImageSubPath: "no/such/path", Readonly: true}}
+			}))
+			c.rejected(err, "image_sub_path: a container with a mount of a path that its image does not have")
+		}},
 		{"a pod with a user namespace has its ids mapped", "hostUsers: false would be ignored; root in the pod would be root on the node", confinement, func(c *CaseT) {
 			if !c.features().GetUserNamespaces() {
 				c.skipped("the runtime does not report user_namespaces")

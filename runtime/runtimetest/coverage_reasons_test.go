@@ -18,7 +18,7 @@ func reasons() []reason {
 		{request, `cgroup_parent`, "cgroups are the user's to choose: EditPod sets it"},
 		{request, `LinuxSandboxSecurityContext\.`, "of the sandbox's own process, which does nothing; containers have it"},
 		{request, `ImageSpec\.(annotations|runtime_handler|image_ref)`, "hints that runtimes may ignore"},
-		{request, `image_sub_path|mount_options`, "alpha, or optional: a runtime may refuse it"},
+		{request, `mount_options`, "alpha, or optional: a runtime may refuse it"},
 		{request, `add_ambient_capabilities`, "kubelets do not set it"},
 		{request, `pod_cidr`, "would reconfigure the network of the node"},
 		{request, `CheckpointPod|RestorePod`, "alpha: that the calls refuse what is not there is tested"},

@@ -233,7 +233,7 @@ func mutantsOfConfinement() []mutant {
 			request: onResources(func(r *v1.LinuxContainerResources) { r.CpuShares = 0 }),
 		},
 		{
-			defect: "cpuset_cpus is ignored", caseName: "a container runs on its CPUs", report: "cpuset_cpus 0",
+			defect: "cpuset_cpus is ignored", caseName: "a container runs on its CPUs", report: "cpuset_cpus",
 			request: onResources(func(r *v1.LinuxContainerResources) { r.CpusetCpus = "" }),
 		},
 		{
@@ -265,6 +265,22 @@ func mutantsOfConfinement() []mutant {
 			request: onMounts(func(m *v1.Mount) {
 				if m.GetImage() != nil {
 					m.Image, m.HostPath = nil, "/tmp"
+				}
+			}),
+		},
+		{
+			defect: "a change of the CPU quota is only recorded", caseName: "a change of limits reaches the cgroup", report: "cpu_quota 75000",
+			request: onRequest(func(r *v1.UpdateContainerResourcesRequest) { r.Linux.CpuQuota = 0 }),
+		},
+		{
+			defect: "paths in images are ignored", caseName: "a path that an image does not have is not mounted", report: "image_sub_path: a container with a mount",
+			request: onMounts(func(m *v1.Mount) { m.ImageSubPath = "" }),
+		},
+		{
+			defect: "the command of the image is ignored", caseName: "a container without a command runs that of its image", report: "command of a container that has only that of its image",
+			request: onContainer(func(cfg *v1.ContainerConfig) {
+				if len(cfg.GetCommand()) == 0 {
+					cfg.Command = []string{"sleep", "1000"}
 				}
 			}),
 		},

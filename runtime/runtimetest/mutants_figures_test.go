@@ -161,7 +161,7 @@ func mutantsOfFigures() []mutant {
 			response: onStats(func(s *v1.ContainerStats) { s.Attributes.Metadata = nil }),
 		},
 		{
-			defect: "a measurement has no time", caseName: one, report: "the measurement has no time",
+			defect: "a measurement has no time", caseName: one, report: "cpu.timestamp is 0",
 			response: onStats(func(s *v1.ContainerStats) { s.Cpu.Timestamp = 0 }),
 		},
 		{

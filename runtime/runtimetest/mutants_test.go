@@ -42,7 +42,7 @@ const (
 func mutants() []mutant {
 	return slices.Concat(mutantsOfNode(), mutantsOfPods(), mutantsOfPodLifecycles(), mutantsOfContainers(), mutantsOfStarts(), mutantsOfEnds(), mutantsOfStops(),
 		mutantsOfErrors(), mutantsOfLists(), mutantsOfCommands(), mutantsOfLogs(), mutantsOfEventStreams(), mutantsOfStreams(), mutantsOfImages(), mutantsOfFigures(), mutantsOfRuntime(), mutantsOfIsolation(), mutantsOfProcesses(), mutantsOfStatuses(), mutantsOfEvents(), mutantsOfStats(), mutantsOfEquipment(),
-		mutantsOfAbandonedCalls(), mutantsOfRaces(), mutantsOfRestarts(), mutantsOfRemains(), mutantsOfRefusals())
+		mutantsOfAbandonedCalls(), mutantsOfRaces(), mutantsOfRestarts(), mutantsOfRemains(), mutantsOfRefusals(), mutantsOfRules())
 }
 
 func TestRuntime_FindsDefects(t *testing.T) {
