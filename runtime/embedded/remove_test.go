@@ -104,10 +104,10 @@ func TestRuntime_EmitsTheEndOfASandboxOnce(t *testing.T) {
 	})
 }
 
-// undying is an executor of which the containers named undying cannot be killed while it holds.
+// undying is an executor of which the containers named undying cannot be killed while isUndying is true.
 type undying struct {
 	*simulated.Executor
-	holds *atomic.Bool
+	isUndying *atomic.Bool
 }
 
 func (e undying) Start(ctx context.Context, c *embedded.Container, sio embedded.IO, exited func(embedded.Exit)) (embedded.Process, error) {
@@ -115,16 +115,16 @@ func (e undying) Start(ctx context.Context, c *embedded.Container, sio embedded.
 	if err != nil || c.Config.GetMetadata().GetName() != "undying" {
 		return p, err
 	}
-	return undyingProcess{p, e.holds}, nil
+	return undyingProcess{p, e.isUndying}, nil
 }
 
 type undyingProcess struct {
 	embedded.Process
-	holds *atomic.Bool
+	isUndying *atomic.Bool
 }
 
 func (p undyingProcess) Signal(sig syscall.Signal) error {
-	if p.holds.Load() {
+	if p.isUndying.Load() {
 		return errImmortal
 	}
 	return p.Process.Signal(sig)
@@ -133,8 +133,8 @@ func (p undyingProcess) Signal(sig syscall.Signal) error {
 // The others of its pod do not run on for a container that cannot be killed.
 func TestRuntime_StopKillsTheOthersAfterAFailedKill(t *testing.T) {
 	e := undying{simulated.New(simulated.Config{}), new(atomic.Bool)}
-	e.holds.Store(true)
-	defer e.holds.Store(false)
+	e.isUndying.Store(true)
+	defer e.isUndying.Store(false)
 	g := newRig(t, embedded.Config{Executor: e})
 	sb := g.RunPod(t, embeddedtest.PodConfig("p"))
 	id := g.Start(t, sb, func(c *v1.ContainerConfig) { c.Metadata.Name = "undying" })
@@ -144,24 +144,24 @@ func TestRuntime_StopKillsTheOthersAfterAFailedKill(t *testing.T) {
 	assert.Equal(t, int32(137), g.AwaitExit(t, other).GetExitCode())
 	assert.Equal(t, v1.ContainerState_CONTAINER_RUNNING, g.Inspect(t, id).GetState())
 
-	e.holds.Store(false)
+	e.isUndying.Store(false)
 	_, err = g.CRI.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: sb})
 	require.NoError(t, err)
 }
 
 // twice makes ids until two begin with the same digit, which it returns.
 func twice(make func(attempt uint32) (id string)) string {
-	seen := map[string]bool{}
+	digits := map[string]bool{}
 	for attempt := uint32(0); ; attempt++ {
 		digit := make(attempt)[:1]
-		if seen[digit] {
+		if digits[digit] {
 			return digit
 		}
-		seen[digit] = true
+		digits[digit] = true
 	}
 }
 
-// A command line client is told that the beginning of an id that it was given says too little.
+// A command line client learns that the beginning of an id that it was given says too little.
 func TestRuntime_RejectsAnIDThatMayMeanSeveral(t *testing.T) {
 	g := newRig(t, embedded.Config{})
 	var sb string

@@ -121,7 +121,7 @@ func TestExecutor_SetsTheKindOfATerminal(t *testing.T) {
 }
 
 // A command prints to its terminal, whether or not its client wants to see it.
-func TestExecutor_EndsCommandsWhoseTerminalNobodyReads(t *testing.T) {
+func TestExecutor_EndsCommandsWhoseTerminalIsNotRead(t *testing.T) {
 	g := hostRig(t)
 	id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil, "sleep", "1000")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

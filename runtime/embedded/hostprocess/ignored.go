@@ -14,7 +14,7 @@ import (
 func catchIgnored() {
 	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGPIPE} {
 		if signal.Ignored(sig) {
-			signal.Notify(make(chan os.Signal, 1), sig) // which nobody reads
+			signal.Notify(make(chan os.Signal, 1), sig) // which is never read
 		}
 	}
 }

@@ -112,7 +112,7 @@ func (j *job) terminal(sio embedded.IO) error {
 	j.attr.Setctty = true
 	out := sio.Stdout
 	if out == nil {
-		out = io.Discard // a terminal that nobody reads stops who prints to it
+		out = io.Discard // a terminal that is not read stops what prints to it
 	}
 	j.output.copy(out, master)
 	if sio.Stdin != nil {

@@ -158,7 +158,7 @@ func TestExecutor_DoesNotTracePrivilegedPrograms(t *testing.T) {
 }
 
 // A program that is not traced may start others before it is tagged. They are found by their environment.
-func TestExecutor_LooksForWhatAnUntracedProgramStarted(t *testing.T) {
+func TestExecutor_FindsWhatAnUntracedProgramStarted(t *testing.T) {
 	h := New(Config{Root: t.TempDir(), Unprivileged: true})
 	g := newRig(t, h)
 	script := filepath.Join(t.TempDir(), "script") // of which the kernel ignores the bit
