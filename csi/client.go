@@ -12,7 +12,6 @@ import (
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -42,12 +41,7 @@ type client struct {
 // connect connects to a driver and asks what it is. A driver with another name than that
 // of its registration is an error.
 func connect(ctx context.Context, name, endpoint string, timeout time.Duration) (*client, error) {
-	conn, err := pluginregistry.Connect(endpoint,
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnectDelay},
-			MinConnectTimeout: maxReconnectDelay,
-		}),
-	)
+	conn, err := pluginregistry.Connect(endpoint, pluginregistry.WithBackOff(maxReconnectDelay, maxReconnectDelay))
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}

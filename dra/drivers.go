@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
@@ -106,10 +105,7 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 	}
 	hasHealth := healthClient(nil, p.Versions) != nil
 	if m.cfg.Node != nil || hasHealth {
-		opts = append(opts, grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnectDelay},
-			MinConnectTimeout: maxReconnectDelay,
-		}))
+		opts = append(opts, pluginregistry.WithBackOff(maxReconnectDelay, maxReconnectDelay))
 	}
 	conn, err := pluginregistry.Connect(p.Endpoint, opts...)
 	if err != nil {

@@ -3,8 +3,10 @@ package pluginregistry
 import (
 	"context"
 	"net"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 )
 
@@ -19,4 +21,13 @@ func Connect(path string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		}),
 	}, opts...)...)
+}
+
+// WithBackOff returns an option for Connect: after a failure the connection is tried again with a back-off of 0.1 seconds,
+// which grows up to maxDelay. Each attempt has at least timeout.
+func WithBackOff(maxDelay, timeout time.Duration) grpc.DialOption {
+	return grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxDelay},
+		MinConnectTimeout: timeout,
+	})
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/sublet-dev/agent/devices"
@@ -36,10 +35,7 @@ func dial(ctx context.Context, path string, timeout time.Duration) (*plugin, err
 	defer cancel()
 	conn, err := pluginregistry.Connect(path,
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
-			MinConnectTimeout: timeout,
-		}),
+		pluginregistry.WithBackOff(time.Second, timeout),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("device plugin at %s: %w", path, err)
