@@ -36,6 +36,10 @@ type client struct {
 	node     spec.NodeClient
 	info     *spec.NodeGetInfoResponse
 	can      map[capability]bool
+
+	maxVolumes int64              // guarded by Manager.mu: that the node can have now
+	stop       context.CancelFunc // ends watchLimit; nil without it
+	watched    chan struct{}      // closed when watchLimit has ended
 }
 
 // connect connects to a driver and asks what it is. A driver with another name than that
@@ -73,6 +77,7 @@ func (c *client) query(ctx context.Context, identity spec.IdentityClient) error 
 	if c.info.GetNodeId() == "" {
 		return fmt.Errorf("CSI driver %s: NodeGetInfo returned no node id", c.name)
 	}
+	c.maxVolumes = c.info.GetMaxVolumesPerNode()
 	return nil
 }
 

@@ -235,7 +235,7 @@ func TestMount_RejectsInvalidVolumes(t *testing.T) {
 func TestMount_RepublishedFilesGetTheGroup(t *testing.T) {
 	e := newEnv(t, nil)
 	yes, group := true, int64(os.Getegid())
-	e.csi = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{RequiresRepublish: &yes}}
+	e.setCSIDriver(storagev1.CSIDriverSpec{RequiresRepublish: &yes})
 	pod := newPod("1")
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	v := e.volumeOf(pod, "v")

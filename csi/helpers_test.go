@@ -116,6 +116,13 @@ func (e *testEnv) recorded(reason string) (list []string) {
 	return list
 }
 
+// setCSIDriver sets the CSIDriver of the driver.
+func (e *testEnv) setCSIDriver(s storagev1.CSIDriverSpec) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.csi = &storagev1.CSIDriver{Spec: s}
+}
+
 // CSIDriver implements Drivers.
 func (e *testEnv) CSIDriver(context.Context, string) (*storagev1.CSIDriver, error) {
 	e.mu.Lock()

@@ -63,7 +63,7 @@ func TestMount_WithoutStaging(t *testing.T) {
 func TestMount_Requests(t *testing.T) {
 	e := newEnv(t, func(e *testEnv, _ *Config) { e.driver.Group, e.driver.Writers = true, true })
 	yes, group := true, int64(77)
-	e.csi = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{PodInfoOnMount: &yes}}
+	e.setCSIDriver(storagev1.CSIDriverSpec{PodInfoOnMount: &yes})
 	e.objects = map[string]map[string][]byte{"ns/stage": {csitest.SecretKey: []byte("s3cret")}, "ns/publish": {"p": []byte("1")}, "ns/expand": {"x": []byte("2")}}
 	pod := newPod("1")
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
@@ -181,7 +181,7 @@ func TestMount_Inline(t *testing.T) {
 	e.requireNothingLeft()
 	assert.NoDirExists(t, e.driver.VolumeDir(r.GetVolumeId()))
 
-	e.csi = &storagev1.CSIDriver{}
+	e.setCSIDriver(storagev1.CSIDriverSpec{})
 	_, err := e.Mount(t.Context(), v)
 	require.ErrorContains(t, err, "CSI driver csitest.example has no Ephemeral volumes, as its CSIDriver says")
 	e.requireNothingLeft()
@@ -211,7 +211,7 @@ func TestMount_FSGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t, nil)
-			e.csi = &storagev1.CSIDriver{}
+			e.setCSIDriver(storagev1.CSIDriverSpec{})
 			group := int64(os.Getegid())
 			pod := newPod("1")
 			pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
@@ -267,7 +267,7 @@ func TestMount_Expands(t *testing.T) {
 func TestMount_Republishes(t *testing.T) {
 	e := newEnv(t, nil)
 	yes := true
-	e.csi = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{RequiresRepublish: &yes}}
+	e.setCSIDriver(storagev1.CSIDriverSpec{RequiresRepublish: &yes})
 	v := e.volumeOf(newPod("1"), "v")
 	e.mounted(v)
 	e.mounted(v)
@@ -285,7 +285,7 @@ func TestMount_RepublishesAttachedVolumes(t *testing.T) {
 	attach := func(_ *testEnv, cfg *Config) { cfg.Attachments, cfg.Node = cluster, cluster }
 	e := newEnv(t, attach)
 	yes := true
-	e.csi = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{RequiresRepublish: &yes}}
+	e.setCSIDriver(storagev1.CSIDriverSpec{RequiresRepublish: &yes})
 	v := e.volumeOf(newPod("1"), "v")
 	e.mounted(v)
 	e.mounted(v)
@@ -322,7 +322,7 @@ func TestMount_Tokens(t *testing.T) {
 	e := newEnv(t, nil)
 	jwt := "h." + base64.RawURLEncoding.EncodeToString([]byte(`{"exp": 1700000000}`)) + ".s3cret"
 	want := `{"vault":{"token":"` + jwt + `","expirationTimestamp":"2023-11-14T22:13:20Z"}}`
-	e.csi = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{Audience: "vault"}}}}
+	e.setCSIDriver(storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{Audience: "vault"}}})
 	v := e.volumeOf(newPod("1"), "v")
 	_, err := e.Mount(t.Context(), v)
 	require.ErrorContains(t, err, "wants tokens of service accounts, which need an API server")
@@ -365,7 +365,7 @@ func TestMount_IgnoresSELinuxContexts(t *testing.T) {
 	log := new(logtest.Buffer)
 	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	yes := true
-	e.csi = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{SELinuxMount: &yes}}
+	e.setCSIDriver(storagev1.CSIDriverSpec{SELinuxMount: &yes})
 	e.mounted(e.volumeOf(newPod("1"), "v"))
 	const message = `"volume not mounted with its SELinux context" podUID=2 volume=pv-w reason="the container runtime labels the files"`
 	assert.NotContains(t, log.String(), "SELinux", "the pod has none")

@@ -1,18 +1,29 @@
 package csi
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/safe"
 )
 
 const (
 	// maxNodeID is the longest id of a node that a CSINode can have.
 	maxNodeID = 256
+	// limitCheckPeriod bounds the time until a change of a CSIDriver's period is noticed.
+	limitCheckPeriod = 10 * time.Minute
+	// maxLimitSeconds bounds the period of a CSIDriver, which may be more than a time.Duration can be.
+	maxLimitSeconds = 365 * 24 * 60 * 60
 	// maxTopology bounds what a driver says of where the node is: each segment becomes a label of the Node.
 	maxTopology = 64
 )
@@ -72,4 +83,56 @@ func (m *Manager) add(c *client) (previous *client, err error) {
 	previous = m.clients[c.name]
 	m.clients[c.name] = c
 	return previous, nil
+}
+
+// watchLimit asks a driver how many volumes the node can have, as often as its CSIDriver says, until ctx is done. What else
+// has a place on the machine, such as a network interface, may take that of a volume.
+func (m *Manager) watchLimit(ctx context.Context, c *client) {
+	defer close(c.watched)
+	askedAt := time.Now()
+	for {
+		period, wait := m.limitPeriod(ctx, c.name), limitCheckPeriod
+		if period > 0 && time.Since(askedAt) >= period {
+			m.updateLimit(ctx, c)
+			askedAt = time.Now()
+		}
+		if period > 0 {
+			wait = min(wait, time.Until(askedAt.Add(period)))
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// limitPeriod returns how often a driver is to be asked, 0 for never.
+func (m *Manager) limitPeriod(ctx context.Context, name string) (period time.Duration) {
+	safe.Do(m.cfg.Logger, "period of the volume limit of "+name, func() {
+		if d, err := m.csiDriver(ctx, name); err == nil && d.Spec.NodeAllocatableUpdatePeriodSeconds != nil {
+			period = time.Duration(min(*d.Spec.NodeAllocatableUpdatePeriodSeconds, maxLimitSeconds)) * time.Second
+		}
+	})
+	return period
+}
+
+func (m *Manager) updateLimit(ctx context.Context, c *client) {
+	info, err := call(ctx, c, "NodeGetInfo", nil, c.node.NodeGetInfo, &spec.NodeGetInfoRequest{})
+	if err != nil {
+		if ctx.Err() == nil {
+			m.cfg.Logger.Warn("volume limit not updated", slog.String("driver", c.name), logattr.Err(err))
+		}
+		return
+	}
+	m.mu.Lock()
+	before, after := c.maxVolumes, info.GetMaxVolumesPerNode()
+	c.maxVolumes = after
+	m.mu.Unlock()
+	if before != after {
+		m.cfg.Logger.Info("volume limit changed", slog.String("driver", c.name), slog.Int64("before", before), slog.Int64("volumes", after))
+		m.driversChanged()
+	}
 }

@@ -1,12 +1,20 @@
 package csi
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/sublet-dev/agent/internal/csitest"
 )
@@ -60,4 +68,93 @@ func TestRegister_ReplacesItsTopology(t *testing.T) {
 	e.driver.NodeID = "moved"
 	e.serve()
 	require.Equal(t, map[string]string{csitest.TopologyKey: "moved"}, e.Topology())
+}
+
+// limitedDriver is a driver whose volume limit changes, its CSIDriver, and the cluster.
+type limitedDriver struct {
+	spec.NodeClient
+
+	mu       sync.Mutex
+	limit    int64
+	err      error
+	asked    int
+	period   *int64
+	reported int32 // the limit that the cluster knows
+}
+
+func (d *limitedDriver) set(limit int64, err error, period *int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.limit, d.err, d.period = limit, err, period
+}
+
+func (d *limitedDriver) NodeGetInfo(context.Context, *spec.NodeGetInfoRequest, ...grpc.CallOption) (*spec.NodeGetInfoResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked++
+	return &spec.NodeGetInfoResponse{NodeId: "node", MaxVolumesPerNode: d.limit}, d.err
+}
+
+func (d *limitedDriver) CSIDriver(context.Context, string) (*storagev1.CSIDriver, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{NodeAllocatableUpdatePeriodSeconds: d.period}}, nil
+}
+
+func (d *limitedDriver) SetDrivers(list []storagev1.CSINodeDriver) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reported = *list[0].Allocatable.Count
+}
+
+// The cluster gets to know how many volumes the node can have, as often as the CSIDriver says.
+func TestManager_UpdatesVolumeLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := new(limitedDriver)
+		m, err := New(Config{Root: t.TempDir(), NodeName: "node", Drivers: d, Node: d, CallTimeout: time.Second})
+		require.NoError(t, err)
+		c := &client{name: "d", node: d, timeout: time.Second, info: &spec.NodeGetInfoResponse{NodeId: "node"}, maxVolumes: 8, watched: make(chan struct{})}
+		m.clients["d"] = c
+		m.driversChanged()
+		ctx, cancel := context.WithCancel(t.Context())
+		go m.watchLimit(ctx, c)
+		after := func(wait time.Duration, limit int32, asked int) {
+			t.Helper()
+			time.Sleep(wait)
+			synctest.Wait()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			require.Equal(t, limit, d.reported)
+			require.Equal(t, asked, d.asked)
+		}
+		after(limitCheckPeriod-time.Second, 8, 0) // the CSIDriver has no period
+		period := new(int64(10))
+		d.set(7, nil, period)
+		after(2*time.Second, 7, 1)
+		d.set(5, nil, period)
+		after(8*time.Second, 7, 1)
+		after(2*time.Second, 5, 2)
+		d.set(0, errors.New("busy"), period)
+		after(10*time.Second, 5, 3)
+		d.set(6, nil, period)
+		after(10*time.Second, 6, 4)
+		d.set(6, nil, new(int64(1<<62)))
+		after(time.Hour, 6, 4)
+		cancel()
+		<-c.watched
+	})
+}
+
+// A driver that is replaced or gone is not asked any more.
+func TestRegister_EndsVolumeLimits(t *testing.T) {
+	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.Node = new(blockingNode) })
+	first, err := e.client(csitest.Name)
+	require.NoError(t, err)
+	e.register()
+	<-first.watched
+	second, err := e.client(csitest.Name)
+	require.NoError(t, err)
+	e.Deregister(t.Context(), e.plugin())
+	<-second.watched
+	e.register()
 }

@@ -37,6 +37,12 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 		return err
 	}
 	c.socket = p.Socket
+	if m.cfg.Node != nil && m.cfg.Drivers != nil {
+		var watch context.Context
+		watch, c.stop = context.WithCancel(ctx)
+		c.watched = make(chan struct{})
+		go m.watchLimit(watch, c)
+	}
 	previous, err := m.add(c)
 	if err != nil {
 		m.close(c)
@@ -65,6 +71,10 @@ func (m *Manager) close(c *client) {
 	if c == nil {
 		return
 	}
+	if c.stop != nil {
+		c.stop()
+		<-c.watched
+	}
 	if err := c.conn.Close(); err != nil {
 		m.cfg.Logger.Debug("close failed", slog.String("driver", c.name), logattr.Err(err))
 	}
@@ -87,13 +97,13 @@ func (m *Manager) driversChanged() {
 	safe.Do(m.cfg.Logger, "set drivers", func() { m.cfg.Node.SetDrivers(list) })
 }
 
-// nodeDriver describes a driver as the CSINode has it.
+// nodeDriver describes a driver as the CSINode has it. m.mu must be held.
 func nodeDriver(c *client) storagev1.CSINodeDriver {
 	d := storagev1.CSINodeDriver{Name: c.name, NodeID: c.info.GetNodeId()}
 	if topology := c.info.GetAccessibleTopology().GetSegments(); len(topology) > 0 {
 		d.TopologyKeys = slices.Sorted(maps.Keys(topology))
 	}
-	if n := c.info.GetMaxVolumesPerNode(); n > 0 {
+	if n := c.maxVolumes; n > 0 {
 		count := int32(min(n, 1<<30)) //nolint:gosec // bounded
 		d.Allocatable = &storagev1.VolumeNodeResources{Count: &count}
 	}

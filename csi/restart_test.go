@@ -312,7 +312,7 @@ func TestMount_WaitsForAttachments(t *testing.T) {
 	assert.Empty(t, e.VolumesInUse())
 
 	no := false
-	e.csi = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{AttachRequired: &no}}
+	e.setCSIDriver(storagev1.CSIDriverSpec{AttachRequired: &no})
 	cluster.err = errors.New("never attached")
 	e.mounted(v)
 	assert.Empty(t, e.VolumesInUse())
