@@ -94,7 +94,7 @@ func (f *flags) readConfig(fs *flag.FlagSet) error {
 
 // withFlags adds to each of the joined errors the flags of the fields that it names, if one of these flags was given.
 func withFlags(fs *flag.FlagSet, err error) error {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // of Validate
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return err
 	}
