@@ -94,6 +94,7 @@ items:
 	require.Len(t, objects, 3)
 	assert.Equal(t, Ref{ConfigMap, "ns", "c"}, objects[0].Ref)
 	assert.Equal(t, map[string][]byte{"a": []byte("1"), "b": {0, 1}}, objects[0].Data)
+	assert.Equal(t, map[string]bool{"b": true}, objects[0].BinaryKeys)
 	assert.Equal(t, Ref{Secret, "default", "s"}, objects[1].Ref)
 	assert.Equal(t, map[string][]byte{"user": []byte("admin"), "pass": []byte("new")}, objects[1].Data)
 	assert.Equal(t, corev1.SecretTypeOpaque, objects[1].Type)
@@ -110,6 +111,10 @@ func TestObject_VersionDependsOnContent(t *testing.T) {
 		assert.False(t, versions[of(data)], "%v has the version of another", data)
 		versions[of(data)] = true
 	}
+	binary := FromConfigMap(&corev1.ConfigMap{BinaryData: map[string][]byte{"a": []byte("1")}})
+	assert.False(t, versions[binary.Version], "text can be binary data")
+	both := FromConfigMap(&corev1.ConfigMap{Data: map[string]string{"a": "1"}, BinaryData: map[string][]byte{"a": []byte("2")}})
+	assert.Equal(t, of(map[string]string{"a": "1"}), both.Version, "the data counts")
 }
 
 // SP-2, SR-4: every error has its location, and other documents are decoded.

@@ -16,9 +16,15 @@ import (
 // namespace becomes "default".
 func FromConfigMap(cm *corev1.ConfigMap) Object {
 	o := newObject(ConfigMap, cm.Namespace, cm.Name, len(cm.Data)+len(cm.BinaryData))
-	maps.Copy(o.Data, cm.BinaryData)
+	for key, value := range cm.BinaryData {
+		if o.BinaryKeys == nil {
+			o.BinaryKeys = make(map[string]bool, len(cm.BinaryData))
+		}
+		o.Data[key], o.BinaryKeys[key] = value, true
+	}
 	for key, value := range cm.Data {
 		o.Data[key] = []byte(value)
+		delete(o.BinaryKeys, key)
 	}
 	o.Version = version(&o)
 	return o
@@ -46,8 +52,8 @@ func newObject(kind, namespace, name string, keys int) Object {
 	return Object{Ref: Ref{Kind: kind, Namespace: namespace, Name: name}, Data: make(map[string][]byte, keys)}
 }
 
-// version returns a hash of type and data. The lengths of the parts are included, so that
-// different contents never have the same input.
+// version returns a hash of type, data and binary keys. The lengths of the parts are included, so
+// that different contents never have the same input.
 func version(o *Object) string {
 	hash := sha256.New()
 	part := func(b []byte) {
@@ -58,6 +64,9 @@ func version(o *Object) string {
 	for _, key := range slices.Sorted(maps.Keys(o.Data)) {
 		part([]byte(key))
 		part(o.Data[key])
+	}
+	for _, key := range slices.Sorted(maps.Keys(o.BinaryKeys)) { // none is after the last one of the data
+		part([]byte(key))
 	}
 	return hex.EncodeToString(hash.Sum(nil)[:16])
 }

@@ -26,7 +26,10 @@ type Object struct {
 	Ref
 	Type corev1.SecretType // Secrets only
 	Data map[string][]byte
-	// Version changes whenever Data does.
+	// BinaryKeys are the keys of the binaryData of a ConfigMap, which are files in volumes, but
+	// no variables.
+	BinaryKeys map[string]bool `json:",omitempty"`
+	// Version changes whenever Data or BinaryKeys do.
 	Version string
 }
 

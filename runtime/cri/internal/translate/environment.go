@@ -96,7 +96,7 @@ func (e *environment) services(ctx context.Context) error {
 }
 
 // from takes over all of an object's keys that can be variables' names. The binaryData of a ConfigMap is
-// left out, as by a kubelet: a container cannot be created with a variable that has a zero byte.
+// left out, as by a kubelet.
 func (e *environment) from(ctx context.Context, from corev1.EnvFromSource) error {
 	var ref podspec.Ref
 	var optional *bool
@@ -113,7 +113,7 @@ func (e *environment) from(ctx context.Context, from corev1.EnvFromSource) error
 		return err
 	}
 	for _, key := range slices.Sorted(maps.Keys(object.Data)) {
-		if ref.Kind == podspec.ConfigMap && !isText(object.Data[key]) {
+		if isBinary(ref.Kind, &object, key) {
 			continue
 		}
 		if name := from.Prefix + key; isEnvName(name) {
@@ -123,8 +123,12 @@ func (e *environment) from(ctx context.Context, from corev1.EnvFromSource) error
 	return nil
 }
 
-// isText reports whether a value is of the data of a ConfigMap, and not of its binaryData.
-func isText(value []byte) bool { return utf8.Valid(value) && !bytes.Contains(value, []byte{0}) }
+// isBinary reports whether a key is of the binaryData of a ConfigMap. Objects of other makers do not
+// tell: what cannot be the value of a variable is binary.
+func isBinary(kind string, o *podspec.Object, key string) bool {
+	value := o.Data[key]
+	return kind == podspec.ConfigMap && (o.BinaryKeys[key] || !utf8.Valid(value) || bytes.Contains(value, []byte{0}))
+}
 
 // isEnvName reports whether name can be a variable: printable ASCII, no '='.
 func isEnvName(name string) bool {
@@ -175,8 +179,12 @@ func (e *environment) key(ctx context.Context, ref podspec.Ref, key string, opti
 		return "", false, err
 	}
 	value, ok := object.Data[key]
+	why := ""
+	if ok && isBinary(ref.Kind, &object, key) {
+		value, ok, why = nil, false, " but in its binaryData"
+	}
 	if !ok && (optional == nil || !*optional) {
-		return "", false, fmt.Errorf("couldn't find key %q in %s %s/%s: %w", key, ref.Kind, e.tr.Pod.Namespace, ref.Name, runtime.ErrNotFound)
+		return "", false, fmt.Errorf("couldn't find key %q in %s %s/%s%s: %w", key, ref.Kind, e.tr.Pod.Namespace, ref.Name, why, runtime.ErrNotFound)
 	}
 	return string(value), ok, nil
 }

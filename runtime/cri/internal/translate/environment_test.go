@@ -102,17 +102,39 @@ func TestTranslator_EnvironmentAddresses(t *testing.T) {
 	assert.Equal(t, []EnvVar{{"POD", "10.0.0.1"}, {"PODS", "10.0.0.1,fd00::1"}, {"HOST", "192.0.2.1"}, {"HOSTS", "192.0.2.1"}}, vars)
 }
 
-// The binaryData of a ConfigMap is not for the environment.
+// The binaryData of a ConfigMap is not for the environment, even if it is text.
 func TestTranslator_EnvironmentWithoutBinaryData(t *testing.T) {
 	cm := podspec.FromConfigMap(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "o"}, Data: map[string]string{"TEXT": "é\n", "EMPTY": ""},
-		BinaryData: map[string][]byte{"ZIP": {'P', 'K', 0xff}, "ZERO": {'a', 0, 'b'}},
+		BinaryData: map[string][]byte{"ZIP": {'P', 'K', 0xff}, "ZERO": {'a', 0, 'b'}, "CERT": []byte("text")},
 	})
-	tr := &Translator{Pod: &corev1.Pod{}, Options: runtime.RunOptions{Objects: objects{cm.Ref: cm}}}
+	other := podspec.Object{Ref: podspec.Ref{Kind: podspec.ConfigMap, Namespace: "shop", Name: "other"}, Data: cm.Data} // does not tell
+	tr := &Translator{Pod: &corev1.Pod{}, Options: runtime.RunOptions{Objects: objects{cm.Ref: cm, other.Ref: other}}}
 	tr.Pod.Namespace = "shop"
-	vars, err := tr.Environment(t.Context(), &corev1.Container{EnvFrom: []corev1.EnvFromSource{{
-		ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "o"}},
-	}}}, nil)
+	env := func(name string, optional *bool, keys ...string) ([]EnvVar, error) {
+		var spec corev1.Container
+		ref := corev1.LocalObjectReference{Name: name}
+		for _, key := range keys {
+			from := &corev1.ConfigMapKeySelector{LocalObjectReference: ref, Key: key, Optional: optional}
+			spec.Env = append(spec.Env, corev1.EnvVar{Name: key, ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: from}})
+		}
+		if len(keys) == 0 {
+			spec.EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref}}}
+		}
+		return tr.Environment(t.Context(), &spec, nil)
+	}
+	vars, err := env("o", nil)
 	require.NoError(t, err)
 	assert.Equal(t, []EnvVar{{"EMPTY", ""}, {"TEXT", "é\n"}}, vars)
+	vars, err = env("other", nil)
+	require.NoError(t, err)
+	assert.Equal(t, []EnvVar{{"CERT", "text"}, {"EMPTY", ""}, {"TEXT", "é\n"}}, vars)
+	for _, key := range []string{"ZIP", "ZERO", "CERT"} {
+		_, err = env("o", nil, key)
+		require.ErrorIs(t, err, runtime.ErrNotFound, key)
+		require.ErrorContains(t, err, `couldn't find key "`+key+`" in ConfigMap shop/o but in its binaryData`)
+	}
+	vars, err = env("o", new(true), "ZIP", "CERT", "TEXT")
+	require.NoError(t, err)
+	assert.Equal(t, []EnvVar{{"TEXT", "é\n"}}, vars)
 }
