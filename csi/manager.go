@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +38,7 @@ type Manager struct {
 	clients map[string]*client
 	volumes map[volumeID]*volumeState
 	damaged map[damagedID]bool // volumes that pods may have
+	unread  map[types.UID]bool // pods that may have any volume: their directories could not be read
 }
 
 var _ volume.Driver = (*Manager)(nil)
@@ -73,7 +76,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	return &Manager{
 		cfg: cfg, paths: paths{cfg.Root}, boot: bootid.Read(), changed: make(chan struct{}, 1), mountsBelow: mounts.Below,
-		clients: map[string]*client{}, volumes: map[volumeID]*volumeState{}, damaged: map[damagedID]bool{},
+		clients: map[string]*client{}, volumes: map[volumeID]*volumeState{}, damaged: map[damagedID]bool{}, unread: map[types.UID]bool{},
 	}, nil
 }
 
@@ -88,7 +91,7 @@ func (m *Manager) load() error {
 	if m.loaded {
 		return nil
 	}
-	published, err := m.paths.published()
+	published, unread, err := m.paths.published()
 	if err != nil {
 		return fmt.Errorf("csi: read the volumes of pods: %w", err)
 	}
@@ -103,17 +106,64 @@ func (m *Manager) load() error {
 		s.recorded, s.staged = true, f.entry.Boot != "" && f.entry.Boot == m.boot
 	}
 	for _, f := range published {
-		if f.err != nil {
-			m.cfg.Logger.Error("record of a volume is unusable", logattr.PodUID(f.uid), logattr.Err(f.err))
-			m.damaged[damagedID{f.uid, f.id.name, f.id.block}] = true
-			continue
-		}
-		s := m.state(f.id)
-		s.expanded = max(s.expanded, f.entry.size())
-		s.users[f.uid] = &user{entry: f.entry, published: f.entry.Boot != "" && f.entry.Boot == m.boot}
+		m.addFound(f)
+	}
+	for uid, err := range unread { // it waits, and no other pod does
+		m.cfg.Logger.Error("volumes of a pod are unknown", logattr.PodUID(uid), logattr.Err(err))
+		m.unread[uid] = true
 	}
 	m.loaded = true
 	return nil
+}
+
+// addFound adds what is on disk for a volume of a pod. m.mu must be held.
+func (m *Manager) addFound(f found) {
+	if f.err != nil {
+		m.cfg.Logger.Error("record of a volume is unusable", logattr.PodUID(f.uid), logattr.Err(f.err))
+		m.damaged[damagedID{f.uid, f.id.name, f.id.block}] = true
+		return
+	}
+	s := m.state(f.id)
+	s.expanded = max(s.expanded, f.entry.size())
+	s.users[f.uid] = &user{entry: f.entry, published: f.entry.Boot != "" && f.entry.Boot == m.boot}
+}
+
+// loadPod is load, and reads the volumes of a pod if that was not possible before.
+func (m *Manager) loadPod(uid types.UID) error {
+	if err := m.load(); err != nil {
+		return err
+	}
+	m.loadMu.Lock()
+	defer m.loadMu.Unlock()
+	m.mu.Lock()
+	unread := m.unread[uid]
+	m.mu.Unlock()
+	if !unread {
+		return nil
+	}
+	list, err := m.paths.publishedFor(uid)
+	if err != nil {
+		return fmt.Errorf("csi: read the volumes of pod %s: %w", uid, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range list {
+		m.addFound(f)
+	}
+	delete(m.unread, uid)
+	return nil
+}
+
+// loadUnread is loadPod for all pods that need it.
+func (m *Manager) loadUnread() {
+	m.mu.Lock()
+	uids := slices.Collect(maps.Keys(m.unread))
+	m.mu.Unlock()
+	for _, uid := range uids {
+		if err := m.loadPod(uid); err != nil {
+			m.cfg.Logger.Error("volumes of a pod are unknown", logattr.PodUID(uid), logattr.Err(err))
+		}
+	}
 }
 
 // state returns the state of a volume. m.mu must be held.
@@ -190,6 +240,9 @@ func (m *Manager) VolumesInUse() []corev1.UniqueVolumeName {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if len(m.unread) > 0 {
+		return nil
+	}
 	return m.inUse()
 }
 
@@ -206,6 +259,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		if err := m.load(); err != nil {
 			m.cfg.Logger.Error("reconstruction of volumes failed", logattr.Err(err))
 		} else {
+			m.loadUnread()
 			m.maintain(ctx, &wg, inFlight)
 		}
 		select {

@@ -26,7 +26,7 @@ import (
 // the pod, and makes it larger if the PersistentVolume has become so. Of a volume that is
 // mounted the driver hears only what has changed.
 func (m *Manager) Mount(ctx context.Context, v volume.DriverVolume) (runtime.Volume, error) {
-	if err := m.load(); err != nil {
+	if err := m.loadPod(v.Pod.UID); err != nil {
 		return runtime.Volume{}, err
 	}
 	o, err := m.newOperation(v)
@@ -129,6 +129,9 @@ func (m *Manager) checkOnePod(o *operation) error {
 		if uid != o.uid && (o.access == corev1.ReadWriteOncePod || u.entry.OnePod != "") {
 			return fmt.Errorf("volume %s has the access mode ReadWriteOncePod and is in use by the pod with UID %s", o.id.name, uid)
 		}
+	}
+	if o.access == corev1.ReadWriteOncePod && m.othersUnread(o.uid) {
+		return fmt.Errorf("volume %s has the access mode ReadWriteOncePod and may be in use: the volumes of another pod cannot be read", o.id.name)
 	}
 	return nil
 }

@@ -181,14 +181,19 @@ type found struct {
 	err   error // it is damaged; id has the name
 }
 
-// published returns the volumes of pods on disk. The error means that there may be more.
-func (p paths) published() (list []found, err error) {
+// published returns the volumes of pods on disk, and why it could not be read which ones some pods have.
+// The error means that there may be more pods.
+func (p paths) published() (list []found, unread map[types.UID]error, err error) {
 	pods, err := dirNames(p.pods())
+	unread = map[types.UID]error{}
 	for _, pod := range pods {
 		volumes, podErr := p.publishedFor(types.UID(pod))
-		list, err = append(list, volumes...), errors.Join(err, podErr)
+		list = append(list, volumes...)
+		if podErr != nil {
+			unread[types.UID(pod)] = podErr
+		}
 	}
-	return list, err
+	return list, unread, err
 }
 
 // publishedFor returns the volumes of one pod on disk.

@@ -26,7 +26,7 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	if !pathname.IsElement(string(uid)) {
 		return fmt.Errorf("invalid UID %q", uid)
 	}
-	if err := m.load(); err != nil {
+	if err := m.loadPod(uid); err != nil {
 		return err
 	}
 	var ids []volumeID
@@ -89,6 +89,9 @@ func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error
 // another PersistentVolume with the same handle. One whose record cannot be read may have it, until its
 // pod is synced, which writes the record again, or has ended. m.mu must be held.
 func (m *Manager) isUsed(id *volumeID, besides types.UID) bool {
+	if m.othersUnread(besides) {
+		return true
+	}
 	for d := range m.damaged {
 		if d.uid != besides && d.name == id.name && d.block == id.block {
 			return true
@@ -105,6 +108,11 @@ func (m *Manager) isUsed(id *volumeID, besides types.UID) bool {
 		}
 	}
 	return false
+}
+
+// othersUnread reports whether a pod besides the given one may have any volume. m.mu must be held.
+func (m *Manager) othersUnread(besides types.UID) bool {
+	return len(m.unread) > 1 || len(m.unread) == 1 && !m.unread[besides]
 }
 
 // unpublish takes a volume from a pod.
