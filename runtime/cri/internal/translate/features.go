@@ -14,15 +14,17 @@ type Features struct {
 	GroupsPolicy      bool
 	Runtime           string // name and version, for people
 	NoImageVolumes    bool   // it is known to have none
+	MapsImageVolumes  bool   // it is known to map the ids of image volumes
 }
 
 // FeaturesOf reads what a runtime says of itself in its answers to Version and Status.
 func FeaturesOf(version *v1.VersionResponse, resp *v1.StatusResponse) *Features {
 	f := Features{
 		RecursiveReadOnly: make(map[string]bool), UserNamespaces: make(map[string]bool),
-		GroupsPolicy:   resp.GetFeatures().GetSupplementalGroupsPolicy(),
-		Runtime:        strings.TrimSpace(version.GetRuntimeName() + " " + version.GetRuntimeVersion()),
-		NoImageVolumes: olderThanImageVolumes(version.GetRuntimeName(), version.GetRuntimeVersion()),
+		GroupsPolicy:     resp.GetFeatures().GetSupplementalGroupsPolicy(),
+		Runtime:          strings.TrimSpace(version.GetRuntimeName() + " " + version.GetRuntimeVersion()),
+		NoImageVolumes:   olderThanImageVolumes(version.GetRuntimeName(), version.GetRuntimeVersion()),
+		MapsImageVolumes: mapsImageVolumes(version.GetRuntimeName(), version.GetRuntimeVersion()),
 	}
 	for _, h := range resp.GetRuntimeHandlers() {
 		f.RecursiveReadOnly[h.GetName()] = h.GetFeatures().GetRecursiveReadOnlyMounts()
@@ -53,6 +55,17 @@ func olderThanImageVolumes(name, version string) bool {
 		return major == 1 && minor < 31
 	}
 	return false
+}
+
+// mapsImageVolumes: no feature tells of this either. Other runtimes map the mount instead of the
+// layers below it, which no kernel does for an overlay, and the container is not created.
+func mapsImageVolumes(name, version string) bool {
+	var major, minor, patch int
+	n, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d.%d", &major, &minor, &patch)
+	if name != "containerd" || n != 3 || err != nil || major < 2 {
+		return false
+	}
+	return major > 2 || minor > 2 || minor == 2 && patch >= 2 || minor == 1 && patch >= 7
 }
 
 // versionOf reads the first two numbers of v2.4.2, 1.6.20~ds1 and the like.

@@ -31,6 +31,18 @@ func TestFeaturesOf_RuntimesOlderThanImageVolumes(t *testing.T) {
 	}
 }
 
+func TestFeaturesOf_MappedImageVolumes(t *testing.T) {
+	for version, want := range map[string]bool{
+		"1.7.29": false, "v2.0.9": false, "v2.1.6": false, "v2.1.7": true, "v2.2.1": false, "2.2.2-0ubuntu1": true, "v2.3.0": true, "v2.4.2": true,
+		"3.0.0": true, "2.4": false, "abcdef0": false, "": false,
+	} {
+		f := FeaturesOf(&v1.VersionResponse{RuntimeName: "containerd", RuntimeVersion: version}, &v1.StatusResponse{})
+		assert.Equal(t, want, f.MapsImageVolumes, version)
+		f = FeaturesOf(&v1.VersionResponse{RuntimeName: "cri-o", RuntimeVersion: version}, &v1.StatusResponse{})
+		assert.False(t, f.MapsImageVolumes, version)
+	}
+}
+
 func TestFeaturesOf_ByHandler(t *testing.T) {
 	f := FeaturesOf(&v1.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "v2.4.2"}, &v1.StatusResponse{
 		Features: &v1.RuntimeFeatures{SupplementalGroupsPolicy: true},
@@ -41,7 +53,7 @@ func TestFeaturesOf_ByHandler(t *testing.T) {
 	})
 	assert.Equal(t, &Features{
 		RecursiveReadOnly: map[string]bool{"": true, "new": false}, UserNamespaces: map[string]bool{"": false, "new": true},
-		GroupsPolicy: true, Runtime: "containerd v2.4.2",
+		GroupsPolicy: true, Runtime: "containerd v2.4.2", MapsImageVolumes: true,
 	}, f)
 	assert.Equal(t, "the runtime", (*Features)(nil).name())
 	assert.Equal(t, "the runtime", (&Features{}).name())

@@ -54,7 +54,9 @@ func (tr *Translator) mount(ctx context.Context, spec *corev1.Container, index i
 			return nil, err
 		}
 		m.HostPath, m.Readonly, m.SelinuxRelabel, m.ImageSubPath = "", true, false, subPath
-		m.UidMappings, m.GidMappings = nil, nil
+		if tr.Features == nil || !tr.Features.MapsImageVolumes { // its files belong to nobody then, and most can be read
+			m.UidMappings, m.GidMappings = nil, nil
+		}
 		m.Image = &v1.ImageSpec{
 			Image: cmp.Or(imageIDs[vm.Name], volume.Image), UserSpecifiedImage: volume.Image,
 			RuntimeHandler: RuntimeHandler(tr.Pod), Annotations: tr.Pod.Annotations,

@@ -91,7 +91,7 @@ func TestTranslator_MountErrors(t *testing.T) {
 }
 
 // An image volume is read-only, from the image that the reference meant when it was
-// pulled, and not mapped: it is not the pod's own. The runtime gets the handler and the annotations of the pod for it.
+// pulled, and mapped if the runtime can do that. The runtime gets the handler and the annotations of the pod for it.
 func TestTranslator_ImageVolumeInUserNamespace(t *testing.T) {
 	ids := []runtime.IDMapping{{Host: 65536, Container: 0, Length: 65536}}
 	tr := &Translator{Pod: &corev1.Pod{
@@ -105,6 +105,11 @@ func TestTranslator_ImageVolumeInUserNamespace(t *testing.T) {
 			Image: "app:1", UserSpecifiedImage: "app:1", RuntimeHandler: "kata", Annotations: map[string]string{"example.com/platform": "arm64"},
 		},
 	}, m)
+	tr.Features = &Features{MapsImageVolumes: true}
+	m, err = mountOf(tr, runtime.Volume{Image: "app:1"}, corev1.VolumeMount{})
+	require.NoError(t, err)
+	want := []*v1.IDMapping{{HostId: 65536, Length: 65536}}
+	assert.Equal(t, [][]*v1.IDMapping{want, want}, [][]*v1.IDMapping{m.GetUidMappings(), m.GetGidMappings()})
 	m, err = mountOf(tr, runtime.Volume{HostPath: "/v"}, corev1.VolumeMount{})
 	require.NoError(t, err)
 	assert.Len(t, m.GetUidMappings(), 1)
