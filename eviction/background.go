@@ -72,7 +72,7 @@ const (
 
 // scopeFor returns which reclaimers can help with one of the thresholds.
 func scopeFor(due []metThreshold, u *runtime.NodeUsage) reclaimScope {
-	if slices.ContainsFunc(due, func(t metThreshold) bool { return isDisk(t.Signal) && mayHoldImages(t.Signal, u) }) {
+	if slices.ContainsFunc(due, func(t metThreshold) bool { return isDisk(t.Signal) && mayHaveImages(t.Signal, u) }) {
 		return reclaimAll
 	}
 	return reclaimNotImages

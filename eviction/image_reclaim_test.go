@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/runtime"
@@ -94,12 +93,12 @@ func TestManager_ReclaimsImagesWhileNodeIsShort(t *testing.T) {
 		Thresholds: hardThresholds("nodefs.available<30%,imagefs.available<15%"), Reclaimers: []eviction.Reclaimer{s, d},
 	}
 	bubbleOver(t, s, d, cfg, func(t *testing.T, m *eviction.Manager) {
-		s.images = 750 * mib // of nobody: it stays short
+		s.images = 750 * mib // of no pod: it stays short
 		s.onReclaim = func() { s.images = 750 * mib }
 		s.add("a", "", 0, 0).layer = 50 * mib
 		s.pause(15 * time.Second)
-		require.Empty(t, s.victims())
-		require.Equal(t, 0, d.reclaimed)
+		assert.Empty(t, s.victims())
+		assert.Equal(t, 0, d.reclaimed)
 		d.fs.AvailableBytes = 120 * mib // less than 15 %, which the pod's layer would make up for
 		m.RequestMeasurement()
 		s.pause(15 * time.Second)

@@ -190,16 +190,18 @@ func sameFS(a, b runtime.FSUsage) bool {
 	}
 }
 
-// mayHoldImages reports whether the removal of images may free space on the file system of a
+// mayHaveImages reports whether the removal of images may free space on the file system of a
 // signal. It does not only if that is known to be another one, which does not share its space with
 // that of the images: what is available on both then differs.
-func mayHoldImages(s Signal, u *runtime.NodeUsage) bool {
-	fs := u.ImageFS
+func mayHaveImages(s Signal, u *runtime.NodeUsage) bool {
+	var fs runtime.FSUsage
 	switch s {
 	case NodeFSAvailable, NodeFSInodesFree:
 		fs = u.NodeFS
 	case ContainerFSAvailable, ContainerFSInodesFree:
 		fs = u.ContainerFS
+	default:
+		fs = u.ImageFS
 	}
 	a, b := fs.AvailableBytes, u.ImageFS.AvailableBytes
 	return sameFS(fs, u.ImageFS) || max(a, b)-min(a, b) <= max(fs.CapacityBytes, u.ImageFS.CapacityBytes)/100
