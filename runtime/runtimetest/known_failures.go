@@ -57,7 +57,8 @@ func knownRuntimes() []knownRuntime {
 		{
 			runtime: containerd, version: "2.",
 			flaky: map[string]string{
-				"a reader that does not read blocks no client": "one unread event stream can block every call that emits an event",
+				"a reader that does not read blocks no client":               "one unread event stream can block every call that emits an event",
+				"answers have the extra information only if it is requested": "PodSandboxStatus has the resources of the pod in info in every answer, in 2.4",
 			},
 		},
 	}
