@@ -24,7 +24,7 @@ func (p process) exists() bool {
 	return ok && now.start == p.start
 }
 
-// readProcess reads a running process.
+// readProcess reads a process, and whether it is running.
 func readProcess(pid int) (process, bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -33,8 +33,8 @@ func readProcess(pid int) (process, bool) {
 	return parseStat(pid, b)
 }
 
-// parseStat parses /proc/PID/stat. CPU time includes that of reaped children. A zombie
-// does not count as running.
+// parseStat parses /proc/PID/stat, and whether the process is running: a zombie is not. CPU
+// time includes that of reaped children. The zero process is that of what is no stat.
 func parseStat(pid int, b []byte) (process, bool) {
 	i := bytes.LastIndexByte(b, ')') // the name may have any characters
 	if i < 0 {
@@ -49,15 +49,14 @@ func parseStat(pid int, b []byte) (process, bool) {
 		return v
 	}
 	// Of a zombie with more than one thread only the first thread has exited.
-	if state := f[0][0]; (state == 'Z' || state == 'X') && num(17) < 2 {
-		return process{}, false
-	}
+	state := f[0][0]
+	isRunning := state != 'Z' && state != 'X' || num(17) >= 2
 	ticks := num(11) + num(12) + num(13) + num(14)
 	return process{
 		pid: pid, parent: int(num(1)), session: int(num(3)), start: num(19),
 		cpu: time.Duration(ticks) * (time.Second / 100), // USER_HZ is 100 on Linux
 		rss: num(21) * uint64(os.Getpagesize()),
-	}, true
+	}, isRunning
 }
 
 // eachProcess calls f for each running process of this machine. A process that is there at the
@@ -134,11 +133,18 @@ func (t *procTable) of(session int, of tag) (embedded.Usage, time.Time) {
 	return u, t.at
 }
 
-// read reads the usage of all processes.
+// read reads the usage of all processes. A zombie has its time until its parent takes it over.
 func (t *procTable) read() {
 	t.tagged, t.session = map[tag]embedded.Usage{}, map[int]embedded.Usage{}
-	eachProcess(func(p process) {
-		u := embedded.Usage{CPU: p.cpu, RSS: p.rss, WorkingSet: p.rss, Processes: 1}
+	eachNew(pids, func(pid int) {
+		p, isRunning := readProcess(pid)
+		if p.pid == 0 {
+			return
+		}
+		u := embedded.Usage{CPU: p.cpu, RSS: p.rss, WorkingSet: p.rss}
+		if isRunning {
+			u.Processes = 1
+		}
 		if tag := tagOf(p.pid); tag != 0 {
 			t.tagged[tag] = sum(t.tagged[tag], u)
 		} else {
