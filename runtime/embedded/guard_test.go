@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"context"
 	"net"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -171,7 +172,9 @@ func TestRuntime_ReportsAMessageThatIsNoText(t *testing.T) {
 	st := g.Inspect(t, id)
 	assert.Equal(t, "Lost\uFFFD", st.GetReason())
 	assert.Equal(t, "\uFFFD power", st.GetMessage())
-	for next().GetContainerEventType() != v1.ContainerEventType_CONTAINER_STOPPED_EVENT { //nolint:revive // it fails at the end of the stream
+	var kinds []v1.ContainerEventType
+	for !slices.Contains(kinds, v1.ContainerEventType_CONTAINER_STOPPED_EVENT) {
+		kinds = append(kinds, next().GetContainerEventType())
 	}
 }
 
