@@ -224,6 +224,7 @@ func userNamespace(p *pod) {
 	p.says("main", "id -u", "0")
 	p.says("main", "cat /note/note", "readable")
 	p.says("main", "stat -c '%u %g %a' /disk /memory", "0 2000 2777\n0 2000 3777")
+	p.says("main", "stat -c %u /image/bin/busybox", "0") // whatever id it has on the node
 	p.saysSoon("main", "stat -c '%u %g' /disk/other /memory/mine", "1000 2000\n0 2000")
 	p.says("main", "stat -c %u /etc/hosts /dev/termination-log; cat /dev/termination-log", "0\n0\ndone")
 	var st unix.Stat_t
