@@ -54,7 +54,7 @@ func (tr *Translator) mount(ctx context.Context, spec *corev1.Container, index i
 			return nil, err
 		}
 		m.HostPath, m.Readonly, m.SelinuxRelabel, m.ImageSubPath = "", true, false, subPath
-		if tr.Features == nil || !tr.Features.MapsImageVolumes { // its files belong to nobody then, and most can be read
+		if tr.Features == nil || !tr.Features.MapsImageVolumes { // its files belong to the user 65534 then, and most can be read
 			m.UidMappings, m.GidMappings = nil, nil
 		}
 		m.Image = &v1.ImageSpec{
