@@ -45,7 +45,7 @@ func TestLoad_UnreadablePod(t *testing.T) {
 	assert.Empty(t, e.methods())
 	e.mounted(three)
 	assert.Nil(t, e.VolumesInUse())
-	require.ErrorIs(t, e.Manager.Unmount(t.Context(), "2"), unix.ELOOP)
+	require.ErrorIs(t, e.Unmount(t.Context(), "2"), unix.ELOOP)
 	_, err := e.Mount(t.Context(), two)
 	require.ErrorIs(t, err, unix.ELOOP)
 	alone := e.volumeOf(newPod("4"), "alone")
