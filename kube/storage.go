@@ -300,21 +300,23 @@ func (s *Storage) write(ctx context.Context) error {
 	return nil
 }
 
-// replace updates the CSINode. What a driver says of itself is immutable there: a driver that
-// has changed is removed first.
-func (s *Storage) replace(ctx context.Context, current, desired *storagev1.CSINode) (err error) {
+// replace updates the CSINode. What a driver says of itself is immutable there, but for its volume limit since Kubernetes
+// 1.36: where the API server rejects a change, the driver is removed first. A scheduler places no pods with its volumes meanwhile.
+func (s *Storage) replace(ctx context.Context, current, desired *storagev1.CSINode) error {
 	client := s.k.cfg.Client.StorageV1().CSINodes()
+	_, err := client.Update(ctx, desired, metav1.UpdateOptions{})
 	same := slices.DeleteFunc(slices.Clone(current.Spec.Drivers), func(d storagev1.CSINodeDriver) bool {
 		return !slices.ContainsFunc(desired.Spec.Drivers, func(e storagev1.CSINodeDriver) bool { return apiequality.Semantic.DeepEqual(d, e) })
 	})
-	if len(same) < len(current.Spec.Drivers) && len(desired.Spec.Drivers) > len(same) {
-		removed := current.DeepCopy()
-		removed.Spec.Drivers = same
-		if removed, err = client.Update(ctx, removed, metav1.UpdateOptions{}); err != nil {
-			return err
-		}
-		desired.ResourceVersion = removed.ResourceVersion
+	if !apierrors.IsInvalid(err) || len(same) == len(current.Spec.Drivers) || len(same) == len(desired.Spec.Drivers) {
+		return err
 	}
+	removed := current.DeepCopy()
+	removed.Spec.Drivers = same
+	if removed, err = client.Update(ctx, removed, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	desired.ResourceVersion = removed.ResourceVersion
 	_, err = client.Update(ctx, desired, metav1.UpdateOptions{})
 	return err
 }

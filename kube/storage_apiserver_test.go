@@ -1,6 +1,7 @@
 package kube_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -76,4 +78,35 @@ func TestStorage_RealAPIServer(t *testing.T) {
 	assert.Empty(t, st.AllocatedResourceStatuses)
 	require.Len(t, st.Conditions, 1)
 	assert.Equal(t, corev1.PersistentVolumeClaimVolumeModifyingVolume, st.Conditions[0].Type)
+}
+
+// The limit of a driver changes in the CSINode while the driver stays there; with another id it is one that was removed.
+func TestStorage_RealAPIServerChangesDrivers(t *testing.T) {
+	server := kubetest.Start(t)
+	_, err := server.Admin().CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	k, err := kube.New(kube.Config{Client: server.Node(nodeName), NodeName: nodeName})
+	require.NoError(t, err)
+	s, err := k.Storage(kube.StorageConfig{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	for _, want := range []struct {
+		id      string
+		volumes int32
+	}{{"id", 8}, {"id", 7}, {"id-2", 7}} {
+		s.SetDrivers([]storagev1.CSINodeDriver{{Name: "csi.example", NodeID: want.id, Allocatable: &storagev1.VolumeNodeResources{Count: &want.volumes}}})
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			n, err := server.Admin().StorageV1().CSINodes().Get(t.Context(), nodeName, metav1.GetOptions{})
+			require.NoError(c, err)
+			require.Len(c, n.Spec.Drivers, 1)
+			d := n.Spec.Drivers[0]
+			require.Equal(c, want.id, d.NodeID)
+			require.NotNil(c, d.Allocatable)
+			require.Equal(c, want.volumes, *d.Allocatable.Count)
+		}, time.Minute, 50*time.Millisecond)
+	}
+	cancel()
+	require.NoError(t, <-done)
 }
