@@ -15,6 +15,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/sleep"
 )
 
 const (
@@ -99,11 +100,7 @@ func (m *Manager) watchLimit(ctx context.Context, c *client) {
 		if period > 0 {
 			wait = min(wait, time.Until(askedAt.Add(period)))
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if sleep.For(ctx, wait) != nil {
 			return
 		}
 	}
