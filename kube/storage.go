@@ -305,10 +305,13 @@ func (s *Storage) write(ctx context.Context) error {
 func (s *Storage) replace(ctx context.Context, current, desired *storagev1.CSINode) error {
 	client := s.k.cfg.Client.StorageV1().CSINodes()
 	_, err := client.Update(ctx, desired, metav1.UpdateOptions{})
+	if !apierrors.IsInvalid(err) {
+		return err
+	}
 	same := slices.DeleteFunc(slices.Clone(current.Spec.Drivers), func(d storagev1.CSINodeDriver) bool {
 		return !slices.ContainsFunc(desired.Spec.Drivers, func(e storagev1.CSINodeDriver) bool { return apiequality.Semantic.DeepEqual(d, e) })
 	})
-	if !apierrors.IsInvalid(err) || len(same) == len(current.Spec.Drivers) || len(same) == len(desired.Spec.Drivers) {
+	if len(same) == len(current.Spec.Drivers) || len(same) == len(desired.Spec.Drivers) {
 		return err
 	}
 	removed := current.DeepCopy()
