@@ -1,10 +1,8 @@
 package hostprocess
 
 import (
-	"bytes"
 	"cmp"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -109,10 +107,6 @@ func hasExitedChild() bool {
 
 // isExitedChild reports whether a process is an exited child of this one.
 func isExitedChild(pid int) bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]) // state, parent
-	return len(f) > 1 && f[0][0] == 'Z' && string(f[1]) == strconv.Itoa(os.Getpid())
+	p, isRunning := readProcess(pid)
+	return !isRunning && p.parent == os.Getpid() // no process that cannot be read has a parent
 }
