@@ -2,12 +2,12 @@ package cgroup
 
 import (
 	"math"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/sublet-dev/agent/internal/hugepages"
 	"github.com/sublet-dev/agent/podspec"
 )
 
@@ -91,23 +91,12 @@ func hugeLimits(requests corev1.ResourceList, pageSizes []string) map[string]uin
 		if err != nil {
 			continue
 		}
-		kernel := pageSize(size.Value())
+		kernel := hugepages.Name(size.Value())
 		if _, known := out[kernel]; known {
 			out[kernel] += uint64(max(q.Value(), 0)) // two names can be of one size
 		}
 	}
 	return out
-}
-
-// pageSize returns a size in the form of the kernel's hugetlb files: 2MB, 1GB.
-func pageSize(bytes int64) string {
-	units := []string{"B", "KB", "MB", "GB", "TB", "PB"}
-	i := 0
-	for bytes >= 1024 && bytes%1024 == 0 && i < len(units)-1 {
-		bytes /= 1024
-		i++
-	}
-	return strconv.FormatInt(bytes, 10) + units[i]
 }
 
 // maxMilliCPU is far above the range of weights, and small enough that the requests of all

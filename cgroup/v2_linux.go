@@ -12,6 +12,8 @@ import (
 
 	"github.com/containerd/cgroups/v3/cgroup2"
 	"golang.org/x/sys/unix"
+
+	"github.com/sublet-dev/agent/internal/hugepages"
 )
 
 // v2 writes the cgroups of version 2, with one hierarchy.
@@ -53,16 +55,9 @@ func openV2(root, parent string) (tree, []string, error) {
 // kernelPageSizes returns the huge page sizes of the machine, because the root cgroup of v2
 // has no hugetlb files.
 func (t *v2) kernelPageSizes() []string {
-	entries, err := os.ReadDir("/sys/kernel/mm/hugepages")
-	if err != nil {
-		return nil
-	}
 	var out []string
-	for _, e := range entries {
-		var kb int64
-		if _, err := fmt.Sscanf(e.Name(), "hugepages-%dkB", &kb); err == nil {
-			out = append(out, pageSize(kb*1024))
-		}
+	for _, size := range hugepages.Sizes(os.DirFS("/")) {
+		out = append(out, hugepages.Name(size))
 	}
 	slices.Sort(out)
 	return out

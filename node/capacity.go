@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/internal/hugepages"
 )
 
 // DetectCapacity returns what the machine has for all processes: cpu, memory, huge
@@ -118,11 +120,9 @@ func withAncestors(cgroups []string) []string {
 // hugePages returns how many pages the machine has of each size in bytes.
 func hugePages(root fs.FS) map[int64]int64 {
 	pages := map[int64]int64{}
-	dirs, _ := fs.Glob(root, "sys/kernel/mm/hugepages/hugepages-*kB") // the pattern is valid
-	for _, dir := range dirs {
-		kib, ok := parseNumber(strings.TrimSuffix(strings.TrimPrefix(path.Base(dir), "hugepages-"), "kB"))
-		if n, read := readNumber(root, path.Join(dir, "nr_hugepages")); ok && read && kib < 1<<40 {
-			pages[kib<<10] = n
+	for _, size := range hugepages.Sizes(root) {
+		if n, ok := readNumber(root, path.Join(hugepages.Dir(size), "nr_hugepages")); ok {
+			pages[size] = n
 		}
 	}
 	return pages

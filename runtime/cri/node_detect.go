@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sublet-dev/agent/runtime/cri/internal/translate"
+	"github.com/sublet-dev/agent/internal/hugepages"
 )
 
 // DetectNode reads what a Node is about from a machine's /proc and /sys; root is
@@ -97,16 +97,9 @@ func meminfo(root fs.FS) (memory, swap int64) {
 }
 
 func hugePageSizes(root fs.FS) []string {
-	dirs, err := fs.Glob(root, "sys/kernel/mm/hugepages/hugepages-*kB")
-	if err != nil {
-		return nil
+	var names []string
+	for _, size := range hugepages.Sizes(root) {
+		names = append(names, hugepages.Name(size))
 	}
-	var sizes []string
-	for _, d := range dirs {
-		name := strings.TrimSuffix(strings.TrimPrefix(path.Base(d), "hugepages-"), "kB")
-		if kib, err := strconv.ParseInt(name, 10, 64); err == nil && kib > 0 && kib < 1<<40 {
-			sizes = append(sizes, translate.PageSize(kib<<10))
-		}
-	}
-	return sizes
+	return names
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/hugepages"
 )
 
 // cgroupValue is a script that prints the first of some files of a controller, of cgroup
@@ -61,8 +63,8 @@ func limitCases() []testCase {
 		}},
 		{"a container starts with limits of huge pages", "no pod could start: kubelets always set them", confinement | limits, func(c *CaseT) {
 			var limits []*v1.HugepageLimit // of all sizes of the node, as kubelets set them
-			for _, p := range c.hugePages() {
-				limits = append(limits, &v1.HugepageLimit{PageSize: p.name})
+			for _, size := range c.hugePages() {
+				limits = append(limits, &v1.HugepageLimit{PageSize: hugepages.Name(size)})
 			}
 			same(c, 0, c.pod("p").exitCode("c", "exit 0", func(cfg *v1.ContainerConfig) { cfg.Linux.Resources.HugepageLimits = limits }), "exit code")
 		}},

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/sublet-dev/agent/internal/hugepages"
 )
 
 // commandOutput runs a command in a container, and returns its output without white space
@@ -56,13 +58,13 @@ func nodeFeatureCases() []testCase {
 		}},
 		{"a limit of huge pages is in the cgroup", "a pod could take the huge pages of the others", confinement | limits, func(c *CaseT) {
 			c.requires(hasHugePages)
-			page := c.hugePages()[0]
-			limit := 2 * page.bytes
+			size := c.hugePages()[0]
+			name, limit := hugepages.Name(size), 2*uint64(size)
 			id := c.pod("p").start("c", longRunTime, func(cfg *v1.ContainerConfig) {
-				cfg.Linux.Resources.HugepageLimits = []*v1.HugepageLimit{{PageSize: page.name, Limit: limit}}
+				cfg.Linux.Resources.HugepageLimits = []*v1.HugepageLimit{{PageSize: name, Limit: limit}}
 			})
-			got := c.cgroupOf(id, "hugetlb."+page.name+".max", "hugetlb/hugetlb."+page.name+".limit_in_bytes")
-			same(c, strconv.FormatUint(limit, 10), got, "hugepage_limits "+page.name+", two pages: value in the container's cgroup")
+			got := c.cgroupOf(id, "hugetlb."+name+".max", "hugetlb/hugetlb."+name+".limit_in_bytes")
+			same(c, strconv.FormatUint(limit, 10), got, "hugepage_limits "+name+", two pages: value in the container's cgroup")
 		}},
 		{"a mount in a user namespace has mapped owners", "pods with hostUsers: false could not use the files of their volumes", confinement, func(c *CaseT) {
 			if !c.features().GetUserNamespaces() {

@@ -47,7 +47,7 @@ func (m mutant) rebuilt() mutant {
 func (m mutant) suite(t *testing.T) *suite {
 	s := newSuite(SecondImage("example.com/second:1"), PrivateImage(privateRef, privateUser, privatePassword), CDISpecDir(t.TempDir()))
 	s.nodeHas, s.isMountShared = func(nodeFeature) bool { return true }, func(string) bool { return true }
-	s.hugePages = func() []hugePage { return []hugePage{{"2MB", 2 << 20}} }
+	s.hugePages = func() []int64 { return []int64{2 << 20} }
 	s.restart = func(context.Context) error { return nil }
 	if m.defect != "" {
 		s.reserve = 0 // what is waited for does not happen, and each wait asks the runtime a hundred times a second

@@ -1,9 +1,7 @@
 package runtimetest
 
 import (
-	"fmt"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/sublet-dev/agent/internal/mounts"
@@ -37,46 +35,14 @@ func nodeHas(f nodeFeature) bool {
 	return false
 }
 
-// hugePage is a size of huge pages, by its name in cgroups.
-type hugePage struct {
-	name  string
-	bytes uint64
-}
-
-// hugePages returns the sizes of huge pages of this machine, or ends the case as skipped if it has none: a kubelet
+// hugePages returns the sizes of huge pages of this machine in bytes, or ends the case as skipped if it has none: a kubelet
 // sets no limits then.
-func (c *CaseT) hugePages() []hugePage {
+func (c *CaseT) hugePages() []int64 {
 	sizes := c.s.hugePages()
 	if len(sizes) == 0 {
 		c.skipped("needs a machine with huge pages")
 	}
 	return sizes
-}
-
-func hugePages() []hugePage {
-	entries, _ := os.ReadDir("/sys/kernel/mm/hugepages") // it is not there where the kernel has none
-	var sizes []hugePage
-	for _, e := range entries {
-		if p, ok := hugePageOf(e.Name()); ok {
-			sizes = append(sizes, p)
-		}
-	}
-	return sizes
-}
-
-// hugePageOf returns the size that a directory of the kernel is named after, as hugepages-2048kB.
-func hugePageOf(dir string) (hugePage, bool) {
-	var kilobytes uint64
-	if _, err := fmt.Sscanf(dir, "hugepages-%dkB", &kilobytes); err != nil {
-		return hugePage{}, false
-	}
-	n, unit := kilobytes, "KB"
-	for _, larger := range []string{"MB", "GB"} {
-		if n >= 1024 {
-			n, unit = n/1024, larger
-		}
-	}
-	return hugePage{strconv.FormatUint(n, 10) + unit, kilobytes << 10}, true
 }
 
 // firstAllowed returns the first processor or memory node that this process may use, by the name of the list in

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/hugepages"
 	"github.com/sublet-dev/agent/internal/sleep"
 )
 
@@ -105,7 +107,7 @@ type suite struct {
 	credentials   *v1.AuthConfig // of private
 	cdi           string
 	nodeHas       func(nodeFeature) bool
-	hugePages     func() []hugePage
+	hugePages     func() []int64
 	isMountShared func(dir string) bool
 	edit          func(*v1.PodSandboxConfig)
 	knownFailures map[string]string
@@ -168,7 +170,7 @@ func Cases() []string {
 
 // newSuite returns a suite with defaults for what opts leave out.
 func newSuite(opts ...Option) *suite {
-	s := &suite{image: "docker.io/library/busybox:1.36", largeListSize: 20, maxParallel: 4, nodeHas: nodeHas, hugePages: hugePages, isMountShared: isMountShared, reserve: 40 * time.Second, id: fmt.Sprintf("%08x", rand.Uint32())}
+	s := &suite{image: "docker.io/library/busybox:1.36", largeListSize: 20, maxParallel: 4, nodeHas: nodeHas, hugePages: func() []int64 { return hugepages.Sizes(os.DirFS("/")) }, isMountShared: isMountShared, reserve: 40 * time.Second, id: fmt.Sprintf("%08x", rand.Uint32())}
 	for _, o := range opts {
 		o(s)
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/hugepages"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -223,7 +224,7 @@ func (tr *Translator) hugePages(spec *corev1.Container) []*v1.HugepageLimit {
 		for name, q := range limits {
 			if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
 				if unit, err := resource.ParseQuantity(size); err == nil {
-					bySize[PageSize(unit.Value())] = uint64(max(q.Value(), 0))
+					bySize[hugepages.Name(unit.Value())] = uint64(max(q.Value(), 0))
 				}
 			}
 		}
@@ -238,16 +239,6 @@ func (tr *Translator) hugePages(spec *corev1.Container) []*v1.HugepageLimit {
 	}
 	slices.SortFunc(out, func(a, b *v1.HugepageLimit) int { return strings.Compare(a.PageSize, b.PageSize) })
 	return out
-}
-
-// PageSize writes a size of pages as the kernel's cgroup files do: 2MB, 1GB.
-func PageSize(bytes int64) string {
-	units := []string{"B", "KB", "MB", "GB", "TB"}
-	i := 0
-	for bytes >= 1024 && bytes%1024 == 0 && i < len(units)-1 {
-		bytes, i = bytes/1024, i+1
-	}
-	return resource.NewQuantity(bytes, resource.DecimalSI).String() + units[i]
 }
 
 // swap bounds the swap of a container.

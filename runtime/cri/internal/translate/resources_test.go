@@ -127,14 +127,6 @@ func TestTranslator_OOMScore(t *testing.T) {
 	}
 }
 
-func TestPageSize(t *testing.T) {
-	for bytes, want := range map[int64]string{
-		512: "512B", 1023: "1023B", 1024: "1KB", 1025: "1025B", 2048: "2KB", 1536: "1536B", 2 << 20: "2MB", 1 << 30: "1GB", 1 << 40: "1TB", 1 << 50: "1024TB", 0: "0B",
-	} {
-		assert.Equal(t, want, PageSize(bytes))
-	}
-}
-
 // Swap is for burstable containers that may use more memory than they asked for.
 func TestTranslator_SwapShare(t *testing.T) {
 	for name, tc := range map[string]struct {
