@@ -148,23 +148,11 @@ func (a *apiServer) forward(t *testing.T) {
 	t.Helper()
 	dialer, err := portforward.NewSPDYOverWebsocketDialer(a.target("portforward", nil), a.config)
 	require.NoError(t, err)
-	stop, ready := make(chan struct{}), make(chan struct{})
-	f, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
-	require.NoError(t, err)
-	done := make(chan error, 1)
-	go func() { done <- f.ForwardPorts() }()
-	select {
-	case <-ready:
-	case err := <-done:
-		require.NoError(t, err)
-	}
-	ports, err := f.GetPorts()
-	require.NoError(t, err)
+	addr, end := forwardPort(t, dialer)
 	for i := range 3 {
-		require.NoError(t, echo(t, fmt.Sprintf("127.0.0.1:%d", ports[0].Local), fmt.Sprintf("%04d", i)))
+		require.NoError(t, echo(t, addr, fmt.Sprintf("%04d", i)))
 	}
-	close(stop)
-	require.NoError(t, <-done)
+	end()
 }
 
 // fromPage runs a command as a page of another origin does, which the API server has allowed.

@@ -331,28 +331,37 @@ func TestPortForward(t *testing.T) {
 		"SPDY in a WebSocket": tunnel,
 	} {
 		t.Run(name, func(t *testing.T) {
-			stop, ready := make(chan struct{}), make(chan struct{})
-			f, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
-			require.NoError(t, err)
-			done := make(chan error, 1)
-			go func() { done <- f.ForwardPorts() }()
-			select {
-			case <-ready:
-			case err := <-done:
-				t.Fatal(err)
-			}
-			ports, err := f.GetPorts()
-			require.NoError(t, err)
+			addr, end := forwardPort(t, dialer)
 			results := make(chan error, 20)
 			for i := range cap(results) {
-				go func() { results <- echo(t, fmt.Sprintf("127.0.0.1:%d", ports[0].Local), fmt.Sprintf("%04d", i)) }()
+				go func() { results <- echo(t, addr, fmt.Sprintf("%04d", i)) }()
 			}
 			for range cap(results) {
 				assert.NoError(t, <-results)
 			}
-			close(stop)
-			require.NoError(t, <-done)
+			end()
 		})
+	}
+}
+
+// forwardPort forwards a local address to port 8080 of a pod, as kubectl does, until end is called.
+func forwardPort(t *testing.T, dialer httpstream.Dialer) (addr string, end func()) {
+	t.Helper()
+	stop, ready := make(chan struct{}), make(chan struct{})
+	f, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- f.ForwardPorts() }()
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	ports, err := f.GetPorts()
+	require.NoError(t, err)
+	return fmt.Sprintf("127.0.0.1:%d", ports[0].Local), func() {
+		close(stop)
+		require.NoError(t, <-done)
 	}
 }
 
