@@ -108,6 +108,7 @@ func TestGenerator_OnContainerd(t *testing.T) {
 		var cache podcache.Cache
 		g, err := pleg.New(pleg.Config{
 			Runtime: client, Cache: &cache,
+			MaxDeferral: time.Minute, // a slow machine may need longer than the default for the start
 			Hooks: pleg.Hooks{
 				StreamChanged:        func(open bool, _ error) { streaming.Store(open) },
 				RuntimeEventReceived: func(types.UID) { received.Add(1) },
