@@ -66,7 +66,7 @@ var allowedImports = map[string][]string{
 	"podstream":                  {},
 	"podlogs":                    {"internal/crilog", "internal/logpath", "runtime"},
 	"logrotate":                  {"internal/diskusage", "internal/fserr", "internal/logpath", "internal/mkdir", "internal/safe", "runtime"},
-	"server":                     {"internal/unixsocket", "runtime"},
+	"server":                     {"internal/safe", "internal/unixsocket", "runtime"},
 	"server/kubeapi":             {"internal/atomicfile", "internal/safe", "podops", "podsource", "podspec", "podwatch", "runtime", "server", "stats"},
 	"server/kubeauth":            {"internal/safe"},
 	"server/ui":                  {"timeline"},

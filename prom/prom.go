@@ -21,6 +21,7 @@ type Metrics struct {
 	images   imageMetrics
 	garbage  garbageMetrics
 	rotation rotationMetrics
+	health   healthMetrics // only with RegisterSLIs
 }
 
 // New registers all metrics with reg. On error, none is registered.
@@ -31,7 +32,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		pleg: newPleg(), workers: newWorkers(), status: newStatus(), probe: newProbe(), sources: newSources(),
 		loop: newLoop(), runtime: newRuntime(), eviction: newEviction(), images: newImages(), garbage: newGarbage(),
-		rotation: newRotation(),
+		rotation: newRotation(), health: newHealth(),
 	}
 	if err := reg.Register(collector{m}); err != nil {
 		return nil, fmt.Errorf("prom: register metrics: %w", err)

@@ -198,6 +198,26 @@ func TestRegisterUsage_RejectsInvalidArguments(t *testing.T) {
 	require.Error(t, prom.RegisterContainers(reg, u), "same names, other labels")
 }
 
+func TestRegisterSLIs(t *testing.T) {
+	m, all := newMetrics(t)
+	reg := prometheus.NewRegistry()
+	require.Error(t, m.RegisterSLIs(nil))
+	require.NoError(t, m.RegisterSLIs(reg))
+	require.Error(t, m.RegisterSLIs(reg))
+	m.HealthChecked("healthz", "syncloop", nil)
+	m.HealthChecked("healthz", "syncloop", errors.New("no relist for 3m0s"))
+	m.HealthChecked("healthz", "ping", nil)
+	assert.Equal(t, map[string]bool{"kubernetes_healthcheck": true, "kubernetes_healthchecks_total": true}, wellFormed(t, reg))
+	assert.Equal(t, []string{`kubernetes_healthcheck{name="ping",type="healthz"} 1`, `kubernetes_healthcheck{name="syncloop",type="healthz"} 0`},
+		series(t, reg, "kubernetes_healthcheck"))
+	assert.Equal(t, []string{
+		`kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 1`,
+		`kubernetes_healthchecks_total{name="syncloop",status="error",type="healthz"} 1`,
+		`kubernetes_healthchecks_total{name="syncloop",status="success",type="healthz"} 1`,
+	}, series(t, reg, "kubernetes_healthchecks_total"))
+	assert.Empty(t, series(t, all, "kubernetes_healthcheck"))
+}
+
 func TestRegisterProbes(t *testing.T) {
 	m, _ := newMetrics(t)
 	reg := prometheus.NewRegistry()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -106,7 +107,15 @@ func TestServer_SlashAtTheEnd(t *testing.T) {
 // SV-14
 func TestServer_ErrorsOfTheNode(t *testing.T) {
 	var err error
+	var mu sync.Mutex
+	checked := map[string]error{}
 	n := serveSecure(t, func(cfg *server.Config) {
+		cfg.Hooks.HealthChecked = func(endpoint, check string, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			checked[endpoint+" "+check] = err
+			panic("a defect of the embedder's")
+		}
 		cfg.Summary = func(context.Context, bool) (any, error) { return nil, err }
 		cfg.RunningPods = func(context.Context) ([]*corev1.Pod, error) { return nil, err }
 		cfg.Checks = []server.HealthCheck{{Name: "a", Check: func() error { return nil }}, {Name: "b", Check: func() error { return err }}}
@@ -125,6 +134,7 @@ func TestServer_ErrorsOfTheNode(t *testing.T) {
 			assert.Equal(t, err.Error()+"\n", body)
 		}
 	}
+	assert.Empty(t, checked)
 	for path, want := range map[string]int{"/healthz": 500, "/healthz/a": 200, "/healthz/b": 500, "/healthz?exclude=b": 200, "/healthz?exclude=a": 500, "/healthz/c": 404} {
 		status, _, body := n.do(t, c, http.MethodGet, path, "good")
 		assert.Equal(t, want, status, path)
@@ -132,6 +142,7 @@ func TestServer_ErrorsOfTheNode(t *testing.T) {
 			assert.Equal(t, "[-] b: "+err.Error()+"\n", body)
 		}
 	}
+	assert.Equal(t, map[string]error{"healthz ping": nil, "healthz log": nil, "healthz a": nil, "healthz b": err}, checked)
 }
 
 // What the node cannot do is disabled, as in a kubelet.

@@ -42,7 +42,11 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 		if slices.Contains(excluded, c.Name) {
 			continue
 		}
-		if err := c.Check(); err != nil {
+		err := c.Check()
+		if h := s.cfg.Hooks.HealthChecked; h != nil {
+			h(strings.TrimPrefix(r.URL.Path, "/"), c.Name, err)
+		}
+		if err != nil {
 			healthy = false
 			fmt.Fprintf(&text, "[-] %s: %v\n", c.Name, err)
 		} else if verbose {

@@ -18,6 +18,8 @@ import (
 
 	"golang.org/x/net/netutil"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/internal/safe"
 )
 
 // ErrNotLoopback is wrapped by the error of New for an address that other machines can
@@ -29,6 +31,13 @@ type HealthCheck struct {
 	Name string
 	// Check returns an error if the node is not healthy. It must not block.
 	Check func() error
+}
+
+// Hooks are called while a request is served. Each may be nil and must not block.
+type Hooks struct {
+	// HealthChecked: a check of a request of /healthz, /livez or /readyz, which the
+	// endpoint names without its slash, has passed or failed with err.
+	HealthChecked func(endpoint, check string, err error)
 }
 
 // Problem is one entry of /problems: a source error, or a pod that cannot be inspected
@@ -63,6 +72,7 @@ type Config struct {
 
 	NodeName string                  // for Authorizer; required with it
 	Checks   []HealthCheck           // of /healthz; default: none
+	Hooks    Hooks                   // default: none
 	Warnings func() []string         // of /healthz?verbose; they do not make the node unhealthy; default: none
 	Pods     func() []*corev1.Pod    // of /pods, each with its status, read-only; default: none
 	Problems func() []Problem        // of /problems; default: none
@@ -131,6 +141,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Hooks.HealthChecked = safe.Hook3(cfg.Logger, "HealthChecked", cfg.Hooks.HealthChecked)
 	s := &Server{
 		cfg: cfg, mux: http.NewServeMux(), routes: map[string]route{}, streams: make(chan struct{}, cfg.MaxStreams),
 		runtime: runtimeTransport(), started: time.Now(), headerTimeout: headerTimeout, stallPeriod: stallPeriod,

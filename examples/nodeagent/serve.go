@@ -26,7 +26,8 @@ func newServers(f *flags, c *cluster, a *agent.Agent, m *metrics, socket *socket
 	base := server.Config{
 		NodeName: f.nodeName, Pods: a.Pods, Problems: problems(a), Logger: log, Handlers: handlers,
 		Checks: []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}}, Warnings: conditionMessages(a),
-		Logs: a, Streams: a, Commands: a, Checkpointer: a, RunningPods: a.RunningPods,
+		Hooks: server.Hooks{HealthChecked: m.all.HealthChecked},
+		Logs:  a, Streams: a, Commands: a, Checkpointer: a, RunningPods: a.RunningPods,
 		Summary: func(ctx context.Context, onlyCPUAndMemory bool) (any, error) {
 			if onlyCPUAndMemory {
 				return a.CPUAndMemoryStats(ctx)

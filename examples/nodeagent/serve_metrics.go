@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -20,12 +21,12 @@ import (
 // metrics are those of the agent. Each path has a registry of its own, because some
 // metrics of a kubelet have one name and several sets of labels.
 type metrics struct {
-	agent, resource, cadvisor, probes *prometheus.Registry
-	all                               *prom.Metrics
+	agent, resource, cadvisor, probes, slis *prometheus.Registry
+	all                                     *prom.Metrics
 }
 
 func newMetrics() (*metrics, error) {
-	m := &metrics{agent: prometheus.NewRegistry(), resource: prometheus.NewRegistry(), cadvisor: prometheus.NewRegistry(), probes: prometheus.NewRegistry()}
+	m := &metrics{agent: prometheus.NewRegistry(), resource: prometheus.NewRegistry(), cadvisor: prometheus.NewRegistry(), probes: prometheus.NewRegistry(), slis: prometheus.NewRegistry()}
 	var err error
 	if m.all, err = prom.New(m.agent); err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func newMetrics() (*metrics, error) {
 			return nil, err
 		}
 	}
-	return m, m.all.RegisterProbes(m.probes)
+	return m, errors.Join(m.all.RegisterProbes(m.probes), m.all.RegisterSLIs(m.slis))
 }
 
 // hooks set the metrics.
@@ -86,6 +87,7 @@ func (m *metrics) handlers(a *agent.Agent) (map[string]http.Handler, error) {
 	handlers := map[string]http.Handler{}
 	for path, reg := range map[string]*prometheus.Registry{
 		"/metrics": m.agent, "/metrics/resource": m.resource, "/metrics/cadvisor": m.cadvisor, "/metrics/probes": m.probes,
+		"/metrics/slis": m.slis,
 	} {
 		handlers[path] = promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
 	}

@@ -58,7 +58,7 @@ func TestServe_KubeletAPI(t *testing.T) {
 		h.ServeHTTP(w, r)
 		return w.Code, w.Body.String()
 	}
-	for _, path := range []string{"/pods", "/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/problems", "/conditions", "/statusz", "/runningpods/", "/ui/", "/ui/state"} {
+	for _, path := range []string{"/pods", "/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/metrics/slis", "/problems", "/conditions", "/statusz", "/runningpods/", "/ui/", "/ui/state"} {
 		for i, srv := range servers {
 			code, body := get(srv, path, "secret", i == 1)
 			assert.Equal(t, http.StatusOK, code, "%s: %s", path, body)
@@ -69,6 +69,10 @@ func TestServe_KubeletAPI(t *testing.T) {
 		code, _ := get(servers[1], path, "", true)
 		assert.Equal(t, http.StatusUnauthorized, code, path)
 	}
+	code, body := get(servers[1], "/healthz", "secret", true)
+	require.Equal(t, http.StatusInternalServerError, code, "%s", body) // the agent does not run
+	_, body = get(servers[0], "/metrics/slis", "", false)
+	assert.Contains(t, body, `kubernetes_healthcheck{name="syncloop",type="healthz"} 0`)
 	for _, path := range []string{"/flagz", "/configz", "/debug/pprof/", "/logs/"} {
 		code, body := get(servers[1], path, "secret", true)
 		assert.Equal(t, http.StatusOK, code, path)
