@@ -21,6 +21,8 @@ import (
 	"github.com/sublet-dev/agent/server/kubeapi"
 )
 
+const theNode = "/api/v1/nodes/" + nodeName
+
 // requests are of each kind, with the right that each takes.
 var requests = []struct {
 	method, path, body, right string
@@ -48,7 +50,15 @@ var requests = []struct {
 	{"PUT", pods + "/a/resize", manifest("a"), "update shop pods/resize a", 403},
 	{"DELETE", pods + "/a", "", "delete shop pods a", 200},
 	{"DELETE", pods, "", "deletecollection shop pods", 200},
-	{"GET", "/api/v1/nodes/" + nodeName, "", "get nodes " + nodeName, 200},
+	{"GET", theNode, "", "get nodes " + nodeName, 200},
+	{"GET", theNode + "/proxy/healthz", "", "get nodes/proxy " + nodeName, 200},
+	{"GET", theNode + ":10250/proxy/pods", "", "get nodes/proxy " + nodeName + ":10250", 200},
+	{"GET", theNode + "x/proxy/healthz", "", "get nodes/proxy " + nodeName + "x", 404}, // another one
+	{"GET", theNode + "/proxy/nothing", "", "get nodes/proxy " + nodeName, 404},
+	{"GET", theNode + "/proxy", "", "get nodes/proxy " + nodeName, 404},
+	{"GET", theNode + "/proxy/exec/shop/a/main?command=id", "", "create nodes/proxy " + nodeName, 405},
+	{"GET", theNode + "/proxy/x/../attach/shop/a/main", "", "create nodes/proxy " + nodeName, 405},
+	{"POST", theNode + "/proxy/run/shop/a/main?cmd=id", "", "create nodes/proxy " + nodeName, 405},
 	{"GET", "/api/v1/namespaces/shop", "", "get shop namespaces shop", 200},
 	{"GET", "/api/v1/namespaces/shop/configmaps", "", "list shop configmaps", 200},
 	{"GET", "/api/v1/events", "", "list events", 200},

@@ -18,6 +18,8 @@ import (
 type path struct {
 	group, version, namespace, resource, name, subresource string
 	isOldWatch                                             bool // /api/v1/watch/…
+
+	proxied string // of nodes/proxy: the path of the kubelet's API
 }
 
 // parsePath splits the path of a resource. It returns false for others.
@@ -47,6 +49,10 @@ func parsePath(p string) (path, bool) {
 	}
 	if len(parts) > 2 {
 		out.subresource = parts[2]
+	}
+	if out.subresource == proxy {
+		out.proxied = proxied(p, out.name)
+		return out, true
 	}
 	return out, len(parts) <= 3
 }
@@ -118,6 +124,8 @@ func (r *request) verb() (string, error) {
 // subresourceVerb is the verb for a path with a subresource.
 func (r *request) subresourceVerb() (string, error) {
 	switch r.path.subresource {
+	case proxy:
+		return r.proxyVerb()
 	case "exec", "attach", "portforward":
 		// By GET, too, as a WebSocket begins: who may read must not execute.
 		if r.Method == http.MethodGet || r.Method == http.MethodPost {

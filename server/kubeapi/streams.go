@@ -16,7 +16,7 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// serveSubresource responds to a request for a part of a pod.
+// serveSubresource responds to a request for a part of a pod or node.
 func (a *API) serveSubresource(r *request, verb string) error {
 	switch sub := r.path.subresource; sub {
 	case "status":
@@ -32,6 +32,8 @@ func (a *API) serveSubresource(r *request, verb string) error {
 			return a.update(r, sub)
 		}
 		return a.patch(r, sub)
+	case proxy:
+		return a.proxyNode(r)
 	}
 	o, err := a.requested(r)
 	if err != nil {
