@@ -46,7 +46,10 @@ type kubeAPI struct {
 	log    *slog.Logger
 	events *kubeapi.Events
 	store  *kubeapi.Store // nil: read-only
-	agent  *agent.Agent   // set before it runs
+
+	// Set before it runs.
+	agent  *agent.Agent
+	server server.Config // what all servers of the agent have
 }
 
 // newKubeAPI returns nil without -kube-api.
@@ -118,24 +121,21 @@ func (k *kubeAPI) Run(ctx context.Context) error {
 		return err
 	}
 	a := k.agent
-	cfg := kubeapi.Config{
+	api, err := kubeapi.New(kubeapi.Config{
 		NodeName: k.flags.nodeName, Pods: a.Pods, Watch: a.Watch, Operator: a.Operator,
 		Node: k.node, Stats: a.CPUAndMemoryStats, Events: k.events, Store: k.store, Logger: k.log,
 		Objects: a.Components().Sources.Objects,
-	}
-	api, err := kubeapi.New(cfg)
+	})
 	if err != nil {
 		return err
 	}
-	serverConfig := server.Config{
-		Addr: k.flags.kubeAPI.addr, AllowNonLoopback: !isLoopback(k.flags.kubeAPI.addr), TLS: creds.TLS(), NodeName: k.flags.nodeName,
-		Authenticators: []server.Authenticator{creds}, Authorizer: kubeapi.AllowAll(), KubeAPI: api, Logger: k.log,
-		Pods: a.Pods, Logs: a, Streams: a, Checks: []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}},
-	}
-	if err := k.flags.config.limitTLS(&serverConfig); err != nil {
+	cfg := k.server
+	cfg.Addr, cfg.AllowNonLoopback, cfg.TLS = k.flags.kubeAPI.addr, !isLoopback(k.flags.kubeAPI.addr), creds.TLS()
+	cfg.Authenticators, cfg.Authorizer, cfg.KubeAPI = []server.Authenticator{creds}, kubeapi.AllowAll(), api
+	if err := k.flags.config.limitTLS(&cfg); err != nil {
 		return fmt.Errorf("-kube-api: %w", err)
 	}
-	srv, err := server.New(serverConfig)
+	srv, err := server.New(cfg)
 	if err != nil {
 		return fmt.Errorf("-kube-api: %w", err)
 	}

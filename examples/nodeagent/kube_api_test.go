@@ -1,11 +1,17 @@
 package main
 
 import (
+	"context"
 	"io"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 func TestKubeAPIFlags(t *testing.T) {
@@ -33,4 +39,34 @@ func TestKubeAPIFlags(t *testing.T) {
 	var none *kubeAPI
 	assert.Empty(t, none.options())
 	assert.Equal(t, logRecorder{}, none.recorder(logRecorder{}))
+}
+
+// What the kubelet's API has is below nodes/proxy, as with a cluster.
+func TestKubeAPI_ProxiesToTheNode(t *testing.T) {
+	dir := t.TempDir()
+	f, err := parse([]string{"-root-dir", dir, "-pod-logs-dir", filepath.Join(dir, "logs"), "-hostname-override", "n", "-listen", "", "-kube-api", freeAddr(t), "-kube-api-writable"}, io.Discard)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, f, io.Discard) }()
+	kubeconfig := filepath.Join(dir, "kube-api", "kubeconfig")
+	require.Eventually(t, func() bool { _, err := os.Stat(kubeconfig); return err == nil }, time.Minute, 20*time.Millisecond)
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	require.NoError(t, err)
+	client, err := kubernetes.NewForConfig(cfg)
+	require.NoError(t, err)
+	get := func(path string) string {
+		b, err := client.CoreV1().RESTClient().Get().RequestURI("/api/v1/nodes/n/proxy" + path).DoRaw(ctx)
+		require.NoError(t, err, path)
+		return string(b)
+	}
+	require.Eventually(t, func() bool { return client.CoreV1().RESTClient().Get().AbsPath("/version").Do(ctx).Error() == nil }, time.Minute, 20*time.Millisecond)
+	for path, want := range map[string]string{
+		"/stats/summary": `"nodeName": "n"`, "/metrics": "kubelet_desired_pods", "/configz": `"kind": "KubeletConfiguration"`, "/pods": `"kind": "PodList"`,
+		"/runningpods/": "PodList", "/healthz?verbose": "syncloop",
+	} {
+		assert.Contains(t, get(path), want, path)
+	}
+	cancel()
+	require.NoError(t, <-ended)
 }

@@ -72,13 +72,17 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 	if err != nil {
 		return asUsageError(err)
 	}
+	base, err := serverConfig(&f, a, m, log)
+	if err != nil {
+		return err
+	}
 	if api != nil {
-		api.agent = a
+		api.agent, api.server = a, base
 	}
 	if err := adjustOOMScore(oomScoreFile, f.oomScoreAdj); err != nil {
 		log.Warn("oom score not adjusted", slog.Any("err", err))
 	}
-	servers, err := newServers(&f, cluster, a, m, socket, log)
+	servers, err := newServers(&f, cluster, a, base, socket)
 	if err != nil {
 		return asUsageError(err)
 	}

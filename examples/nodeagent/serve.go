@@ -14,16 +14,16 @@ import (
 	"github.com/sublet-dev/agent/server"
 )
 
-// newServers serve the agent's health, pods and metrics over HTTP, and the kubelet's API
-// over HTTPS, as the flags say. c is nil without a cluster.
-func newServers(f *flags, c *cluster, a *agent.Agent, m *metrics, socket *socketServer, log *slog.Logger) (servers []*server.Server, err error) {
+// serverConfig returns what all servers of the agent have: its health, pods and metrics, and what the
+// kubelet's API has besides.
+func serverConfig(f *flags, a *agent.Agent, m *metrics, log *slog.Logger) (server.Config, error) {
 	handlers, err := m.handlers(a)
 	if err != nil {
-		return nil, err
+		return server.Config{}, err
 	}
 	handlers["/conditions"] = asJSON(func(*http.Request) (any, error) { return a.Conditions(), nil })
 	handlers["/gc"] = asJSON(func(r *http.Request) (any, error) { return explain(r.Context(), a, r.URL.Query().Has("all")) })
-	base := server.Config{
+	cfg := server.Config{
 		NodeName: f.nodeName, Pods: a.Pods, Problems: problems(a), Logger: log, Handlers: handlers,
 		Checks: []server.HealthCheck{{Name: "syncloop", Check: a.Healthy}}, Warnings: conditionMessages(a),
 		Hooks: server.Hooks{HealthChecked: m.all.HealthChecked},
@@ -34,9 +34,15 @@ func newServers(f *flags, c *cluster, a *agent.Agent, m *metrics, socket *socket
 			}
 			return a.Stats(ctx)
 		},
+		Configz: func() any { return f.kubeletConfiguration() },
 	}
-	base.Configz = func() any { return f.kubeletConfiguration() }
-	f.debug.configure(&base)
+	f.debug.configure(&cfg)
+	return cfg, nil
+}
+
+// newServers serve what base has over HTTP, and the kubelet's API over HTTPS, as the flags say. c is nil
+// without a cluster.
+func newServers(f *flags, c *cluster, a *agent.Agent, base server.Config, socket *socketServer) (servers []*server.Server, err error) {
 	add := func(configure func(*server.Config) error) {
 		cfg := base
 		srv, errServer := (*server.Server)(nil), configure(&cfg)

@@ -43,7 +43,9 @@ func TestServe_KubeletAPI(t *testing.T) {
 	require.NoError(t, err)
 	a, err := agent.New(append(append(opts, page...), agent.WithHooks(m.hooks()))...)
 	require.NoError(t, err)
-	servers, err := newServers(&f, nil, a, m, new(socketServer), log)
+	base, err := serverConfig(&f, a, m, log)
+	require.NoError(t, err)
+	servers, err := newServers(&f, nil, a, base, new(socketServer))
 	require.NoError(t, err)
 	require.Len(t, servers, 2)
 	get := func(h http.Handler, path, token string, secure bool) (int, string) {
