@@ -166,7 +166,7 @@ func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
 		s.started.UTC().Format(time.RFC3339), time.Since(s.started).Truncate(time.Second), goVersion, version, strings.Join(slices.Sorted(maps.Keys(paths)), "\n")))
 }
 
-// nodeLogs serves the files below Config.LogDir.
+// nodeLogs serves the files below Config.LogDir, and queries for the logs of services.
 func (s *Server) nodeLogs(w http.ResponseWriter, r *http.Request) {
 	done, ok := s.stream(w)
 	if !ok {
@@ -179,8 +179,20 @@ func (s *Server) nodeLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { _ = root.Close() }()
+	files := regularFiles{root, s.cfg.LogDir}
+	file, handled := s.queryLogs(w, r, files)
+	switch {
+	case handled:
+		return
+	case file != "":
+		r = r.Clone(r.Context())
+		r.URL.Path, r.URL.RawPath = "/logs/"+strings.TrimLeft(file, "/"), ""
+	case r.URL.Path == "/logs":
+		http.Redirect(w, r, "/logs/", http.StatusMovedPermanently)
+		return
+	}
 	logHeader(w.Header(), r.URL.Path)
-	http.StripPrefix("/logs/", http.FileServerFS(regularFiles{root, s.cfg.LogDir})).ServeHTTP(streamedResponse{w, s.newFlushWriter(w)}, r)
+	http.StripPrefix("/logs/", http.FileServerFS(files)).ServeHTTP(streamedResponse{w, s.newFlushWriter(w)}, r)
 }
 
 // logHeader has browsers show a file as text or save it: what it contains is no page of this

@@ -56,6 +56,7 @@ func (s *Server) register() {
 	s.handle("GET /statusz", route{}, s.statusz)
 	s.handle("GET /stats/summary", route{off: off(s.cfg.Summary != nil)}, s.summary)
 	s.handle("POST /stats/summary", route{verb: "get", off: off(s.cfg.Summary != nil)}, s.summary)
+	s.handle("GET /logs", route{sensitive: true, off: off(s.cfg.LogDir != "")}, s.nodeLogs)
 	s.handle("GET /logs/", route{sensitive: true, off: off(s.cfg.LogDir != "")}, s.nodeLogs)
 	s.handle("GET /containerLogs/{namespace}/{pod}/{container}", route{sensitive: true, off: off(s.cfg.Logs != nil)}, s.containerLogs)
 	s.handle("POST /checkpoint/{namespace}/{pod}/{container}", route{sensitive: true, off: off(s.cfg.Checkpointer != nil)}, s.checkpoint)

@@ -93,6 +93,9 @@ type Config struct {
 	Flagz   func() map[string]string // the flags of the process, of /flagz. They must contain no secret
 	UI      http.Handler             // of /ui/, a page for people: a ui.Page. Its paths begin after /ui
 	LogDir  string                   // of /logs/, such as /var/log. Links that lead out of it are not followed; absolute ones are, if a file is one
+	// ServiceLogs answers queries of /logs/, such as ?query=kubelet&tailLines=100. It needs LogDir, where logs of further services
+	// are. Journal is one. Default: the query is ignored
+	ServiceLogs ServiceLogs
 	// KubeAPI serves /api, /apis, /openapi and /version, for kubectl without a cluster, and
 	// enables /livez and /readyz. It needs TLS, Authenticators and an Authorizer.
 	KubeAPI KubeAPI
@@ -175,6 +178,7 @@ func (cfg *Config) check() error {
 	fail(cfg.Authorizer != nil && cfg.NodeName == "", "Config.Authorizer needs NodeName")
 	fail(cfg.KubeAPI != nil && (cfg.TLS == nil || len(cfg.Authenticators) == 0 || cfg.Authorizer == nil), "Config.KubeAPI needs TLS, Authenticators and an Authorizer")
 	fail(cfg.Anonymous && cfg.Authorizer == nil, "Config.Anonymous needs an Authorizer")
+	fail(cfg.ServiceLogs != nil && cfg.LogDir == "", "Config.ServiceLogs needs LogDir")
 	fail(cfg.MaxConnections < 0 || cfg.MaxStreams < 0 || cfg.StreamIdleTimeout < 0, "Config.MaxConnections, MaxStreams, StreamIdleTimeout: must not be negative")
 	fail(cfg.MaxStreams >= cmp.Or(cfg.MaxConnections, defaultMaxConnections), "Config.MaxStreams: must be less than MaxConnections, so that other requests are answered")
 	return errors.Join(errs...)
