@@ -91,7 +91,7 @@ func TestValidate_UnsupportedFields(t *testing.T) {
 		if !simple {
 			value = `"x"`
 			switch f.Path {
-			case "authentication.anonymous.enabled", "runOnce", "enableSystemLogQuery":
+			case "authentication.anonymous.enabled", "runOnce":
 				value = "true"
 			case "cpuManagerPolicyOptions", "topologyManagerPolicyOptions", "qosReserved", "defaultPodSysctls":
 				value = `{"a":"b"}`

@@ -43,7 +43,7 @@ func serverFields() []Field {
 		noMeaning("enableContentionProfiling", "contention-profiling", "", "no profile of lock contention is taken"),
 		noMeaning("enableDebugFlagsHandler", "", "true", "the verbosity of the log cannot be changed over the network"),
 		honoured("enableSystemLogHandler", "enable-system-log-handler", "", "serve the files of /var/log at /logs/; off by default, unlike a kubelet's"),
-		unsupported("enableSystemLogQuery", "", "", "the journal of the node is not served; remove it"),
+		honoured("enableSystemLogQuery", "enable-system-log-query", "", "let queries of /logs/ read the journal of systemd; needs enableSystemLogHandler"),
 		honoured("streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", "4h0m0s", "how long a stream of exec, attach or port-forward may be idle"),
 		noMeaning("showHiddenMetricsForVersion", "show-hidden-metrics-for-version", "", "no metric is hidden"),
 	}

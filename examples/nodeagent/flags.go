@@ -203,6 +203,7 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	f.topology.check(f.devices.pluginDir != "", fail)
 	f.dra.check(f, fail)
 	f.kubeAPI.check(f, fail)
+	f.debug.check(fail)
 }
 
 // header returns the headers of -manifest-url-header.

@@ -166,7 +166,7 @@ func (f *configFlags) limit(cfg *server.Config) error {
 	cfg.StreamIdleTimeout = k.StreamingConnectionIdleTimeout.Duration
 	if !*k.EnableDebuggingHandlers {
 		cfg.Logs, cfg.Streams, cfg.Commands = nil, nil, nil
-		cfg.RunningPods, cfg.LogDir, cfg.Profiling = nil, "", false
+		cfg.RunningPods, cfg.LogDir, cfg.ServiceLogs, cfg.Profiling = nil, "", nil, false
 	}
 	return f.limitTLS(cfg)
 }

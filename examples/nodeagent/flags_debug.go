@@ -15,9 +15,9 @@ import (
 
 // debugFlags are about what people look at when something is wrong. All is off by default.
 type debugFlags struct {
-	ui, profiling, nodeLogs bool
-	values                  map[string]string // of all flags without secrets
-	page                    http.Handler      // with ui
+	ui, profiling, nodeLogs, logQuery bool
+	values                            map[string]string // of all flags without secrets
+	page                              http.Handler      // with ui
 }
 
 const nodeLogDir = "/var/log"
@@ -26,6 +26,11 @@ func (f *debugFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.ui, "ui", false, "serve a page for people at /ui/ of -listen and -listen-https: pods and what happened to them, the node, evictions")
 	fs.BoolVar(&f.profiling, "enable-profiling-handler", false, "serve /debug/pprof/ at -listen-https: profiles of this process")
 	fs.BoolVar(&f.nodeLogs, "enable-system-log-handler", false, "serve /logs/ at -listen-https: the files of "+nodeLogDir)
+	fs.BoolVar(&f.logQuery, "enable-system-log-query", false, "let /logs/?query=SERVICE read the journal of systemd; needs -enable-system-log-handler")
+}
+
+func (f *debugFlags) check(fail func(bad bool, format string, args ...any)) {
+	fail(f.logQuery && !f.nodeLogs, "-enable-system-log-query needs -enable-system-log-handler")
 }
 
 // remember keeps the values of all flags but those that have secrets.
@@ -71,6 +76,9 @@ func (f *debugFlags) configure(cfg *server.Config) {
 	cfg.UI, cfg.Profiling = f.page, f.profiling
 	if f.nodeLogs {
 		cfg.LogDir = nodeLogDir
+	}
+	if f.logQuery {
+		cfg.ServiceLogs = server.Journal{}
 	}
 	cfg.Flagz = func() map[string]string { return maps.Clone(f.values) }
 }

@@ -44,7 +44,8 @@ func TestKubeAPIFlags(t *testing.T) {
 // What the kubelet's API has is below nodes/proxy, as with a cluster.
 func TestKubeAPI_ProxiesToTheNode(t *testing.T) {
 	dir := t.TempDir()
-	f, err := parse([]string{"-root-dir", dir, "-pod-logs-dir", filepath.Join(dir, "logs"), "-hostname-override", "n", "-listen", "", "-kube-api", freeAddr(t), "-kube-api-writable"}, io.Discard)
+	f, err := parse([]string{"-root-dir", dir, "-pod-logs-dir", filepath.Join(dir, "logs"), "-hostname-override", "n", "-listen", "", "-kube-api", freeAddr(t), "-kube-api-writable",
+		"-enable-system-log-handler", "-enable-system-log-query"}, io.Discard)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -63,7 +64,7 @@ func TestKubeAPI_ProxiesToTheNode(t *testing.T) {
 	require.Eventually(t, func() bool { return client.CoreV1().RESTClient().Get().AbsPath("/version").Do(ctx).Error() == nil }, time.Minute, 20*time.Millisecond)
 	for path, want := range map[string]string{
 		"/stats/summary": `"nodeName": "n"`, "/metrics": "kubelet_desired_pods", "/configz": `"kind": "KubeletConfiguration"`, "/pods": `"kind": "PodList"`,
-		"/runningpods/": "PodList", "/healthz?verbose": "syncloop",
+		"/runningpods/": "PodList", "/healthz?verbose": "syncloop", "/logs/?query=no-such-service": "log of no-such-service",
 	} {
 		assert.Contains(t, get(path), want, path)
 	}
