@@ -44,8 +44,10 @@ func TestKubeAPIFlags(t *testing.T) {
 // What the kubelet's API has is below nodes/proxy, as with a cluster.
 func TestKubeAPI_ProxiesToTheNode(t *testing.T) {
 	dir := t.TempDir()
-	f, err := parse([]string{"-root-dir", dir, "-pod-logs-dir", filepath.Join(dir, "logs"), "-hostname-override", "n", "-listen", "", "-kube-api", freeAddr(t), "-kube-api-writable",
-		"-enable-system-log-handler", "-enable-system-log-query"}, io.Discard)
+	f, err := parse([]string{
+		"-root-dir", dir, "-pod-logs-dir", filepath.Join(dir, "logs"), "-hostname-override", "n", "-listen", "", "-kube-api", freeAddr(t), "-kube-api-writable",
+		"-enable-system-log-handler", "-enable-system-log-query",
+	}, io.Discard)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
