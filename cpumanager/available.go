@@ -46,14 +46,19 @@ func (av available) fits(nodes topology.Set, n int, memory int64) bool {
 // memory returns the bytes of NUMA nodes, and how many of them no other container is confined to
 // that runs at the same time.
 func (av available) memory(nodes topology.Set) (all, free int64) {
+	all, free = av.m.memoryBeside(av.pod, nodes)
+	return all, free - av.m.pods[av.pod].memory(nodes, av.lifetime, av.container)
+}
+
+// memoryBeside returns the bytes of NUMA nodes, and how many of them no container of another pod is confined
+// to. m.mu is locked.
+func (m *Manager) memoryBeside(uid types.UID, nodes topology.Set) (all, free int64) {
 	for _, node := range nodes.IDs() {
-		all += av.m.topology.Memory[node]
+		all += m.topology.Memory[node]
 	}
 	free = all
-	for uid, p := range av.m.pods {
-		if uid == av.pod {
-			free -= p.memory(nodes, av.lifetime, av.container)
-		} else {
+	for other, p := range m.pods {
+		if other != uid {
 			free -= p.memory(nodes, lifetime{}, "")
 		}
 	}

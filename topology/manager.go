@@ -37,8 +37,9 @@ type Provider interface {
 // Config describes a Manager.
 type Config struct {
 	Policy    Policy       // default: None
+	Scope     Scope        // default: ContainerScope
 	Nodes     Set          // the NUMA nodes; at most 8 unless the policy is None. Required
-	Providers []Provider   // required
+	Providers []Provider   // required; with PodScope each is a PodProvider
 	Logger    *slog.Logger // default: discard
 }
 
@@ -48,11 +49,18 @@ type Manager struct{ cfg Config }
 
 // New returns a Manager. It checks cfg.
 func New(cfg Config) (*Manager, error) {
-	cfg.Policy = cmp.Or(cfg.Policy, None)
-	_, err := ParsePolicy(string(cfg.Policy))
+	cfg.Policy, cfg.Scope = cmp.Or(cfg.Policy, None), cmp.Or(cfg.Scope, ContainerScope)
 	errs := []error{}
-	if err != nil {
+	if _, err := ParsePolicy(string(cfg.Policy)); err != nil {
 		errs = append(errs, fmt.Errorf("topology: Config.Policy: %w", err))
+	}
+	if _, err := ParseScope(string(cfg.Scope)); err != nil {
+		errs = append(errs, fmt.Errorf("topology: Config.Scope: %w", err))
+	}
+	for _, p := range cfg.Providers {
+		if _, ok := p.(PodProvider); !ok && cfg.Scope == PodScope {
+			errs = append(errs, fmt.Errorf("topology: Config.Providers: %T gives no hints for pods, which the scope %s needs", p, PodScope))
+		}
 	}
 	if cfg.Nodes.Len() == 0 {
 		errs = append(errs, errors.New("topology: Config.Nodes: required"))
@@ -69,8 +77,8 @@ func New(cfg Config) (*Manager, error) {
 	return &Manager{cfg}, errors.Join(errs...)
 }
 
-// Admit implements syncloop.Admitter: it finds an affinity for each container of the pod and
-// sets the resources aside. What was set aside for pods that are not among others, and that
+// Admit implements syncloop.Admitter: it finds an affinity for each container of the pod, or with
+// PodScope one for all of them, and sets the resources aside. What was set aside for pods that are not among others, and that
 // were not started, is free again.
 func (m *Manager) Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResult {
 	return m.AdmitBeside(pod, others, nil)
@@ -86,27 +94,49 @@ func (m *Manager) AdmitBeside(pod *corev1.Pod, others, kept []*corev1.Pod) podsp
 		}
 	}
 	m.keep(func(uid types.UID) bool { return active[uid] })
-	for c := range podspec.Containers(pod) {
-		if result := m.admit(pod, c); !result.Admitted {
-			m.keep(func(uid types.UID) bool { return uid != pod.UID && active[uid] })
-			return result
-		}
+	if result := m.admit(pod); !result.Admitted {
+		m.keep(func(uid types.UID) bool { return uid != pod.UID && active[uid] })
+		return result
 	}
 	return podspec.Admitted()
 }
 
-func (m *Manager) admit(pod *corev1.Pod, c *corev1.Container) podspec.AdmitResult {
+// admit finds an affinity for the pod, or for each of its containers, and sets the resources aside.
+func (m *Manager) admit(pod *corev1.Pod) podspec.AdmitResult {
+	var affinity Hint
+	result := podspec.Admitted()
+	if m.cfg.Scope == PodScope {
+		affinity, result = m.affinity(pod, "pod "+pod.Name, func(p Provider) [][]Hint { return p.(PodProvider).PodHints(pod) }) //nolint:forcetypeassert // New has checked it
+	}
+	for c := range podspec.Containers(pod) {
+		if result.Admitted && m.cfg.Scope == ContainerScope {
+			affinity, result = m.affinity(pod, "container "+c.Name, func(p Provider) [][]Hint { return p.Hints(pod, c) })
+		}
+		if !result.Admitted {
+			break
+		}
+		result = m.reserve(pod, c, affinity.Nodes)
+	}
+	return result
+}
+
+// affinity returns the best affinity for the hints of all providers. what they are for is named in a rejection.
+func (m *Manager) affinity(pod *corev1.Pod, what string, hints func(Provider) [][]Hint) (Hint, podspec.AdmitResult) {
 	var resources [][]Hint
 	for _, p := range m.cfg.Providers {
-		safe.Do(m.cfg.Logger, "topology hints", func() { resources = append(resources, p.Hints(pod, c)...) })
+		safe.Do(m.cfg.Logger, "topology hints", func() { resources = append(resources, hints(p)...) })
 	}
 	affinity, ok := Merge(m.cfg.Policy, m.cfg.Nodes, resources)
 	if !ok {
-		return podspec.Rejected(ReasonAffinity, fmt.Sprintf("Resources cannot be allocated with Topology locality: policy %s, container %s", m.cfg.Policy, c.Name))
+		return Hint{}, podspec.Rejected(ReasonAffinity, fmt.Sprintf("Resources cannot be allocated with Topology locality: policy %s, %s", m.cfg.Policy, what))
 	}
-	m.cfg.Logger.Debug("topology affinity found", logattr.Pod(pod), slog.String("containerName", c.Name), slog.String("numaNodes", affinity.Nodes.String()))
+	m.cfg.Logger.Debug("topology affinity found", logattr.Pod(pod), slog.String("for", what), slog.String("numaNodes", affinity.Nodes.String()))
+	return affinity, podspec.Admitted()
+}
+
+func (m *Manager) reserve(pod *corev1.Pod, c *corev1.Container, nodes Set) podspec.AdmitResult {
 	for _, p := range m.cfg.Providers {
-		if err := safe.Call(m.cfg.Logger, "reserve resources", func() error { return p.Reserve(pod, c, affinity.Nodes) }); err != nil {
+		if err := safe.Call(m.cfg.Logger, "reserve resources", func() error { return p.Reserve(pod, c, nodes) }); err != nil {
 			return podspec.Rejected(ReasonAllocation, fmt.Sprintf("Allocate failed due to %s, which is unexpected", err))
 		}
 	}

@@ -1,0 +1,66 @@
+package cpumanager
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/topology"
+)
+
+var _ topology.PodProvider = (*Manager)(nil)
+
+// PodHints implements topology.PodProvider.
+func (m *Manager) PodHints(pod *corev1.Pod) [][]topology.Hint {
+	n := topology.MostTogether(pod, func(c *corev1.Container) int64 { return int64(ExclusiveCPUs(pod, c)) })
+	if n == 0 || !m.ready() {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	own, complete := m.cpusOf(pod)
+	if complete {
+		return [][]topology.Hint{{{Nodes: m.topology.NodesOf(own), Preferred: true}}}
+	}
+	allocatable := m.topology.Online().Minus(m.cfg.Reserved)
+	own = own.Intersect(allocatable)
+	free := m.free().Union(own)
+	hints := [][]topology.Hint{topology.MakeHints(m.topology.Nodes(), n, func(nodes topology.Set) (int64, int64) {
+		cpus := m.topology.CPUsOf(nodes)
+		all := int64(cpus.Intersect(allocatable).Len())
+		if int64(cpus.Intersect(own).Len()) < min(n, int64(own.Len())) { // its other containers stay where they are
+			return all, 0
+		}
+		return all, int64(cpus.Intersect(free).Len())
+	})}
+	request := topology.MostTogether(pod, func(c *corev1.Container) int64 {
+		if ExclusiveCPUs(pod, c) == 0 {
+			return 0
+		}
+		return memoryRequest(c)
+	})
+	if m.cfg.MemoryAffinity && request > 0 {
+		hints = append(hints, topology.MakeHints(m.topology.Nodes(), request, func(nodes topology.Set) (all, free int64) {
+			return m.memoryBeside(pod.UID, nodes)
+		}))
+	}
+	return hints
+}
+
+// cpusOf returns the CPUs of all containers of a pod, and whether each has all that it is to have. m.mu is
+// locked.
+func (m *Manager) cpusOf(pod *corev1.Pod) (cpus topology.Set, complete bool) {
+	complete = true
+	for c := range podspec.Containers(pod) {
+		n := ExclusiveCPUs(pod, c)
+		if n == 0 {
+			continue
+		}
+		a, ok := m.pods[pod.UID][c.Name]
+		cpus = cpus.Union(a.CPUs)
+		if a.previous != nil {
+			cpus = cpus.Union(a.previous.CPUs)
+		}
+		complete = complete && ok && m.isFor(a, n) && m.missingMemory(a, c) <= 0
+	}
+	return cpus, complete
+}
