@@ -288,6 +288,7 @@ func TestValidate_BadValues(t *testing.T) {
 		`"reservedSystemCPUs":"1-"`:                                                 "reservedSystemCPUs: ",
 		`"memoryManagerPolicy":"Dynamic"`:                                           "memoryManagerPolicy: \"Dynamic\"",
 		`"topologyManagerPolicy":"pod"`:                                             "topologyManagerPolicy: ",
+		`"topologyManagerScope":"node"`:                                             "topologyManagerScope: ",
 		`"shutdownGracePeriod":"10ms"`:                                              "shutdownGracePeriod: 10ms must be 0 or at least 1s",
 		`"shutdownGracePeriod":"10s","shutdownGracePeriodCriticalPods":"11s"`:       "shutdownGracePeriodCriticalPods: 11s must be at most shutdownGracePeriod, 10s",
 		`"shutdownGracePeriod":"10s","shutdownGracePeriodCriticalPods":"-1s"`:       "shutdownGracePeriodCriticalPods: -1s must be 0 or at least 1s",

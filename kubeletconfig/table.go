@@ -120,7 +120,7 @@ func managerFields() []Field {
 		honoured("memoryManagerPolicy", "memory-manager-policy", "None", "None, or Static: containers with CPUs for themselves have memory of the same NUMA nodes, as far as it suffices"),
 		unsupported("reservedMemory", "reserved-memory", "", "reserve memory by systemReserved instead"),
 		honoured("topologyManagerPolicy", "topology-manager-policy", "none", "where CPUs, memory and devices of a container come from: none, best-effort, restricted or single-numa-node"),
-		unsupported("topologyManagerScope", "topology-manager-scope", "container", "containers of a pod are placed one by one; set it to container"),
+		honoured("topologyManagerScope", "topology-manager-scope", "container", "what is to be close to each other: the resources of each container, or with pod those of all containers of a pod"),
 		unsupported("topologyManagerPolicyOptions", "topology-manager-policy-options", "", "remove it"),
 		unsupported("qosReserved", "qos-reserved", "", "memory of QoS classes is not reserved; remove it"),
 		unsupported("userNamespaces.idsPerPod", "", "", "each pod has 65536 ids", "65536"),

@@ -171,6 +171,9 @@ func (v *validator) managers() {
 	if _, err := topology.ParsePolicy(v.TopologyManagerPolicy); err != nil {
 		v.fail(true, "topologyManagerPolicy: %w", err)
 	}
+	if _, err := topology.ParseScope(v.TopologyManagerScope); err != nil {
+		v.fail(true, "topologyManagerScope: %w", err)
+	}
 	cpus, err := topology.ParseSet(v.ReservedSystemCPUs)
 	if err != nil {
 		v.fail(true, "reservedSystemCPUs: %w", err)

@@ -94,7 +94,10 @@ func TestRun_ExclusiveCPUs(t *testing.T) {
 	rest := all.Minus(own)
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
 		w := newWorld(t, n)
-		w.extra = []string{"-cpu-manager-policy=static", "-reserved-cpus=" + reserved.String(), "-topology-manager-policy=single-numa-node", "-memory-manager-policy=Static"}
+		w.extra = []string{
+			"-cpu-manager-policy=static", "-reserved-cpus=" + reserved.String(), "-memory-manager-policy=Static",
+			"-topology-manager-policy=single-numa-node", "-topology-manager-scope=pod",
+		}
 		// It requests no CPU: all that are not reserved may be for the other one.
 		w.write("shared.yaml", strings.Replace(w.manifest("shared", "1"), "requests: {cpu: 10m,", "requests: {cpu: 0,", 1))
 		alone := strings.NewReplacer("requests: {cpu: 10m, memory: 16Mi}", "requests: {cpu: 1, memory: 64Mi}", "limits: {cpu: 500m,", "limits: {cpu: 1,").Replace(w.manifest("alone", "1"))

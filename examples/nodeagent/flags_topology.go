@@ -21,13 +21,14 @@ const (
 
 // topologyFlags are about which CPUs, memory and devices containers get, with the kubelet's
 // names and defaults.
-type topologyFlags struct{ cpuPolicy, reservedCPUs, memoryPolicy, topologyPolicy string }
+type topologyFlags struct{ cpuPolicy, reservedCPUs, memoryPolicy, topologyPolicy, topologyScope string }
 
 func (f *topologyFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.cpuPolicy, "cpu-manager-policy", cpuNone, "none, or static: containers of Guaranteed pods that request whole CPUs have these for themselves")
 	fs.StringVar(&f.reservedCPUs, "reserved-cpus", "", "CPUs for the system and containers that share, such as 0-1; they replace the cpu of -kube-reserved and -system-reserved")
 	fs.StringVar(&f.memoryPolicy, "memory-manager-policy", memoryNone, "None, or Static: containers with CPUs for themselves have memory of the same NUMA nodes, as far as it suffices")
 	fs.StringVar(&f.topologyPolicy, "topology-manager-policy", string(topology.None), "where CPUs, memory and devices of a container come from: none, best-effort, restricted or single-numa-node")
+	fs.StringVar(&f.topologyScope, "topology-manager-scope", string(topology.ContainerScope), "what -topology-manager-policy is about: container, or pod for all containers of a pod together")
 }
 
 func (f *topologyFlags) check(hasDevices bool, fail func(bad bool, format string, args ...any)) {
@@ -35,6 +36,8 @@ func (f *topologyFlags) check(hasDevices bool, fail func(bad bool, format string
 	fail(f.memoryPolicy != memoryNone && f.memoryPolicy != memoryStatic, "-memory-manager-policy %q: must be None or Static", f.memoryPolicy)
 	_, err := topology.ParsePolicy(f.topologyPolicy)
 	fail(err != nil, "-topology-manager-policy: %w", err)
+	_, err = topology.ParseScope(f.topologyScope)
+	fail(err != nil, "-topology-manager-scope: %w", err)
 	cpus, err := topology.ParseSet(f.reservedCPUs)
 	fail(err != nil, "-reserved-cpus: %w", err)
 	fail(err == nil && f.cpuPolicy == cpuStatic && cpus.Len() == 0, "-cpu-manager-policy static needs -reserved-cpus, on which all others run")
@@ -96,7 +99,9 @@ func (f *flags) resourceOptions(plugins pluginDirs, log *slog.Logger) ([]agent.O
 	if machine.Nodes().Len() == 0 {
 		return opts, nil // this machine does not tell
 	}
-	admitter, err := topology.New(topology.Config{Policy: topology.Policy(f.topology.topologyPolicy), Nodes: machine.Nodes(), Providers: providers, Logger: log})
+	admitter, err := topology.New(topology.Config{
+		Policy: topology.Policy(f.topology.topologyPolicy), Scope: topology.Scope(f.topology.topologyScope), Nodes: machine.Nodes(), Providers: providers, Logger: log,
+	})
 	if err != nil {
 		return nil, err
 	}

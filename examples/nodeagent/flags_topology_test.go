@@ -18,6 +18,7 @@ func TestParse_TopologyFlags(t *testing.T) {
 		{[]string{"-memory-manager-policy=static"}, `-memory-manager-policy "static": must be None or Static`},
 		{[]string{"-memory-manager-policy=Static"}, "-memory-manager-policy Static needs -cpu-manager-policy static"},
 		{[]string{"-topology-manager-policy=near"}, `-topology-manager-policy: invalid policy "near"`},
+		{[]string{"-topology-manager-scope=near"}, `-topology-manager-scope: invalid scope "near"`},
 		{[]string{"-topology-manager-policy=restricted"}, "-topology-manager-policy restricted needs -cpu-manager-policy static or -device-plugin-dir"},
 	} {
 		_, err := parse(append([]string{"-manifests", "/m"}, tt.args...), &bytes.Buffer{})
