@@ -224,6 +224,7 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 	}
 	result.Unchanged = true
 	if len(work) > 0 {
+		opts.SandboxReady = func(made runtime.Sandbox) { s.observeSandbox(pod, &report, made) }
 		applied := s.cfg.Runtime.Apply(ctx, pod, work, opts)
 		result.Unchanged = !applied.Changed
 		for name, f := range applied.Failures {

@@ -43,6 +43,9 @@ type RunOptions struct {
 	// PreStart is called before each start of a container that was created, and may
 	// block. The container is not started if it fails. nil: nothing is called.
 	PreStart func(ctx context.Context, container string) error
+	// SandboxReady is called at most once, while containers wait for an image for long, with the sandbox
+	// that the same Apply has made for them. It must not block. nil: nothing is called.
+	SandboxReady func(Sandbox)
 
 	// NoCPUQuota reports whether the CPU limit of a container, or for "" that of the pod, is
 	// left unenforced. It is asked after Inject. nil: every limit is enforced.

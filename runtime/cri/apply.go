@@ -81,6 +81,7 @@ type applyRun struct {
 	started       *startedPod     // nil: there is more of the pod than what this Apply makes
 	sandbox       runtime.Sandbox // once known
 	made          bool            // the sandbox, by this Apply
+	reported      bool            // that it is ready
 	sandboxConfig *v1.PodSandboxConfig
 }
 

@@ -68,7 +68,10 @@ func (t *applyRun) fetch(ctx context.Context, container string, w neededImage) *
 	return f
 }
 
-// image waits for a needed image. It releases the slot while it waits.
+// longPull is after how long a wait for an image is reported.
+const longPull = time.Second
+
+// image waits for a needed image. It releases the slot while it waits. A longer wait is reported.
 func (t *applyRun) image(ctx context.Context, container string, w neededImage) (*v1.Image, error) {
 	f := t.fetch(ctx, container, w)
 	select {
@@ -78,10 +81,17 @@ func (t *applyRun) image(ctx context.Context, container string, w neededImage) (
 	}
 	had := t.slot.isAcquired()
 	t.releaseSlot(false)
-	select {
-	case <-f.done:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	long := time.NewTimer(longPull)
+	defer long.Stop()
+	for waits := true; waits; {
+		select {
+		case <-f.done:
+			waits = false
+		case <-long.C:
+			t.reportSandbox()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	if had {
 		if err := t.acquireSlot(ctx); err != nil {
@@ -89,6 +99,14 @@ func (t *applyRun) image(ctx context.Context, container string, w neededImage) (
 		}
 	}
 	return f.image, f.err
+}
+
+// reportSandbox reports the sandbox that this Apply has made.
+func (t *applyRun) reportSandbox() {
+	if t.made && !t.reported && t.m.SandboxReady != nil {
+		t.reported = true
+		t.m.SandboxReady(t.sandbox)
+	}
 }
 
 // ensure pulls an image according to its pull policy, or returns the present one if the
