@@ -164,7 +164,7 @@ func (t *applyRun) pull(ctx context.Context, container string, w neededImage, re
 	startTime, pulled := time.Now(), false
 	var im *v1.Image
 	op := runtime.Operation{Type: runtime.OperationPullImage, Pod: t.pod, Image: w.ref}
-	id, err := t.c.puller.Pull(req, arrivals, sandbox, func(wait func(context.Context) error) error {
+	id, took, err := t.c.puller.Pull(req, arrivals, sandbox, func(wait func(context.Context) error) error {
 		pulled = true
 		t.event(container, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", w.ref))
 		return t.c.observe(ctx, &op, func(ctx context.Context) error {
@@ -186,7 +186,7 @@ func (t *applyRun) pull(ctx context.Context, container string, w neededImage, re
 	message := fmt.Sprintf("Container image %q already present on machine", w.ref)
 	if pulled {
 		t.markChanged()
-		message = fmt.Sprintf("Successfully pulled image %q in %v", w.ref, duration.Round(time.Millisecond))
+		message = pulledMessage(w.ref, min(took, duration), duration, im)
 	}
 	t.event(container, corev1.EventTypeNormal, "Pulled", message)
 	// The response to a pull has only the id; the user of the image is needed too. Another id
@@ -203,6 +203,17 @@ func (t *applyRun) pull(ctx context.Context, container string, w neededImage, re
 		t.log("image pulled", slog.String("image", w.ref), slog.Uint64("bytes", im.GetSize()), slog.Duration("duration", duration))
 	}
 	return im, nil
+}
+
+// pulledMessage is the message of the event of a pull, in the words of the kubelet: tools read the times and
+// the size. im is nil if its size is not known.
+func pulledMessage(ref string, took, waited time.Duration, im *v1.Image) string {
+	const unit = time.Millisecond
+	message := fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting).", ref, took.Round(unit), waited.Round(unit))
+	if im != nil {
+		message += fmt.Sprintf(" Image size: %d bytes.", im.GetSize())
+	}
+	return message
 }
 
 // withNodeLogins adds the logins of the node. Without them the pull may still succeed.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -179,6 +180,25 @@ func (r *fakeRecorder) text() string {
 		fmt.Fprintln(&b, e.Reason, e.Message)
 	}
 	return b.String()
+}
+
+// The event of a pull says how long the pull took, and how long the pod waited for it with the pulls before.
+func TestPull_EventHasDurations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, rec := newFake(), &fakeRecorder{}
+		f.setBefore(func(_ context.Context, rpc string, _ any) error {
+			if rpc == "PullImage" {
+				time.Sleep(time.Minute)
+			}
+			return nil
+		})
+		c := f.client(t, Config{Recorder: rec, Pulls: PullLimits{MaxParallel: 1}})
+		pod := onePod("a", "b")
+		pod.Spec.Containers[0].Image, pod.Spec.Containers[1].Image = "lab/a:1", "lab/b:1"
+		require.Empty(t, c.Apply(t.Context(), pod, startAll(pod), runtime.RunOptions{}).Failures)
+		assert.Regexp(t, `Pulled Successfully pulled image "lab/[ab]:1" in 1m0s \(1m0s including waiting\)\. Image size: `+strconv.Itoa(imageBytes)+` bytes\.\n`, rec.text())
+		assert.Regexp(t, `Pulled Successfully pulled image "lab/[ab]:1" in 1m0s \(2m0s including waiting\)\. Image size: `+strconv.Itoa(imageBytes)+` bytes\.\n`, rec.text())
+	})
 }
 
 // IM-5: a registry that echoes all it was sent cannot make the agent tell it.

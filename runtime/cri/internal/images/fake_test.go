@@ -128,5 +128,6 @@ func request(t *testing.T, name, user string) Request {
 
 // pullNow pulls whatever arrived before.
 func pullNow(ctx context.Context, p *Puller, req Request) (string, error) {
-	return p.Pull(req, IgnoreArrivals, nil, func(wait func(context.Context) error) error { return wait(ctx) })
+	image, _, err := p.Pull(req, IgnoreArrivals, nil, func(wait func(context.Context) error) error { return wait(ctx) })
+	return image, err
 }

@@ -143,8 +143,9 @@ type pull struct {
 	cancel  context.CancelFunc
 	waiters int // guarded by Puller.mu
 
-	image string // set before done is closed
-	err   error
+	image    string        // set before done is closed
+	duration time.Duration // of the calls alone; set before done is closed
+	err      error
 
 	landed bool // it was over before it was asked for; there is no more to it
 }
@@ -182,23 +183,23 @@ func (p *Puller) Arrivals() uint64 {
 	return p.count
 }
 
-// Pull pulls an image and returns its id. observe is called if a pull is under way or
+// Pull pulls an image and returns its id, and how long that took when it was its turn. observe is called if a pull is under way or
 // starts now, as against a back-off in progress and an image that has arrived since the
 // caller looked for it, when there were so many arrivals. It must call its argument, which
 // pulls, and return its error. A failure of the pull is a PullError.
-func (p *Puller) Pull(req Request, arrivals uint64, sandbox *v1.PodSandboxConfig, observe func(func(context.Context) error) error) (string, error) {
+func (p *Puller) Pull(req Request, arrivals uint64, sandbox *v1.PodSandboxConfig, observe func(func(context.Context) error) error) (image string, duration time.Duration, err error) {
 	key := req.key()
 	f, start, err := p.join(key, req, arrivals, sandbox)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	if !f.landed {
 		err = observe(func(ctx context.Context) error { start(ctx); return p.wait(ctx, key, f) })
 	}
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
-	return f.image, nil
+	return f.image, f.duration, nil
 }
 
 // wait waits for a pull. A pull without waiters is cancelled.
@@ -267,7 +268,7 @@ func (p *Puller) forget(now time.Time) {
 
 func (p *Puller) run(ctx context.Context, f *pull, before *pull, key pullKey, req Request, sandbox *v1.PodSandboxConfig) {
 	defer f.cancel()
-	image, err := p.fetch(ctx, before, req, sandbox)
+	image, err := p.fetch(ctx, f, before, req, sandbox)
 	p.mu.Lock()
 	if p.inFlight[key] == f {
 		delete(p.inFlight, key)
@@ -290,7 +291,7 @@ func (p *Puller) run(ctx context.Context, f *pull, before *pull, key pullKey, re
 
 // fetch waits for its turn and pulls, with one login after the other until one
 // is good.
-func (p *Puller) fetch(ctx context.Context, before *pull, req Request, sandbox *v1.PodSandboxConfig) (string, error) {
+func (p *Puller) fetch(ctx context.Context, f, before *pull, req Request, sandbox *v1.PodSandboxConfig) (string, error) {
 	if before != nil {
 		select {
 		case <-before.done:
@@ -305,6 +306,7 @@ func (p *Puller) fetch(ctx context.Context, before *pull, req Request, sandbox *
 	if err := p.rate.Wait(ctx); err != nil {
 		return "", err
 	}
+	defer func(startTime time.Time) { f.duration = time.Since(startTime) }(time.Now())
 	logins := slices.Concat(req.logins, req.nodeLogins)
 	if len(logins) == 0 {
 		return p.records.attempt(ctx, req, nil, sandbox)

@@ -313,7 +313,7 @@ func TestPuller_Arrivals(t *testing.T) {
 		require.NoError(t, err)
 		pull := func(user string, arrivals uint64) {
 			t.Helper()
-			got, err := p.Pull(request(t, "reg.example/a:1", user), arrivals, nil, func(wait func(context.Context) error) error { return wait(t.Context()) })
+			got, _, err := p.Pull(request(t, "reg.example/a:1", user), arrivals, nil, func(wait func(context.Context) error) error { return wait(t.Context()) })
 			require.NoError(t, err)
 			assert.Equal(t, id, got)
 		}
