@@ -73,6 +73,7 @@ func callAllHooks(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
 	w.PhaseChanged(p.UID, podworkers.Syncing, podworkers.Terminating, podworkers.Removed)
 	st := m.Status()
 	st.Changed(p, phase(corev1.PodPending), phase(corev1.PodRunning))
+	st.Changed(p, phase(corev1.PodRunning), ended("c", 0, 1, "Error"))
 	st.Sent(p, time.Second, time.Second, nil)
 	st.Sent(p, time.Second, time.Second, errors.New("x"))
 	m.Probe().Probed(probe.ProbeRun{Pod: p, Container: "c", Type: probe.Liveness, Result: runtime.ProbeSuccess, ScheduledAt: time.Now(), StartedAt: time.Now(), Duration: time.Second})

@@ -1,6 +1,8 @@
 package prom
 
 import (
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +16,7 @@ type statusMetrics struct {
 	start, synced prometheus.Histogram
 	send          *prometheus.HistogramVec
 	phases        *prometheus.CounterVec
+	terminated    *prometheus.CounterVec
 }
 
 func newStatus() statusMetrics {
@@ -22,11 +25,13 @@ func newStatus() statusMetrics {
 		synced: histogram("kubelet_pod_status_sync_duration_seconds", "Time from a change of a pod's status to when it was sent.", quick()),
 		send:   histograms("sublet_status_send_duration_seconds", "Duration of status updates to sinks, by result.", quick(), "result"),
 		phases: counters("sublet_pod_phase_changes_total", "Changes of pod phases, by new phase.", "phase"),
+		terminated: counters("kubelet_terminated_containers_total", "Containers that have terminated, by type, exit code and reason.",
+			"container_type", "exit_code", "reason"),
 	}
 }
 
 func (s *statusMetrics) all() []prometheus.Collector {
-	return []prometheus.Collector{s.start, s.synced, s.send, s.phases}
+	return []prometheus.Collector{s.start, s.synced, s.send, s.phases, s.terminated}
 }
 
 // Status returns the hooks of a status.Manager.
@@ -34,6 +39,7 @@ func (m *Metrics) Status() status.Hooks {
 	s := &m.status
 	return status.Hooks{
 		Changed: func(pod *corev1.Pod, previous, current corev1.PodStatus) {
+			s.countAllTerminated(pod, &previous, &current)
 			if previous.Phase == current.Phase {
 				return
 			}
@@ -52,5 +58,32 @@ func (m *Metrics) Status() status.Hooks {
 				s.synced.Observe((waited + duration).Seconds())
 			}
 		},
+	}
+}
+
+// countAllTerminated counts the containers of a pod that have terminated. The first status in this process is
+// compared with the one that the source has, if there is one: what a previous process has seen is not counted.
+func (s *statusMetrics) countAllTerminated(pod *corev1.Pod, previous, current *corev1.PodStatus) {
+	if previous.Phase == "" {
+		previous = &pod.Status
+	}
+	if previous.Phase == "" {
+		return
+	}
+	s.countTerminated("init_container", previous.InitContainerStatuses, current.InitContainerStatuses)
+	s.countTerminated("container", previous.ContainerStatuses, current.ContainerStatuses)
+	s.countTerminated("ephemeral_container", previous.EphemeralContainerStatuses, current.EphemeralContainerStatuses)
+}
+
+// countTerminated counts the containers that are reported as terminated for the first time.
+func (s *statusMetrics) countTerminated(kind string, previous, current []corev1.ContainerStatus) {
+	for i := range current {
+		end := current[i].State.Terminated
+		if end == nil || slices.ContainsFunc(previous, func(p corev1.ContainerStatus) bool {
+			return p.Name == current[i].Name && p.State.Terminated != nil && p.RestartCount == current[i].RestartCount
+		}) {
+			continue
+		}
+		s.terminated.WithLabelValues(kind, strconv.Itoa(int(end.ExitCode)), end.Reason).Inc()
 	}
 }
