@@ -141,7 +141,7 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Ob
 			return dir, err
 		}})
 		if err != nil {
-			errs = append(errs, fmt.Errorf("volume %q: %w", vol.Name, err))
+			errs = append(errs, fmt.Errorf("MountVolume.SetUp failed for volume %q: %w", vol.Name, err)) // as in the kubelet's events
 			if !errors.Is(err, runtime.ErrNotUpdated) {
 				failed = true
 				continue

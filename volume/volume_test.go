@@ -205,7 +205,7 @@ func TestMount_NamesAllMissingObjects(t *testing.T) {
 `)
 	v, err := m.Mount(t.Context(), p, s)
 	assert.Nil(t, v)
-	for _, want := range []string{`volume "one": ConfigMap default/gone`, `volume "two": Secret default/gone`, `ConfigMap default/c has no key "b"`, `volume "mem": emptyDir with medium Memory: requires root`} {
+	for _, want := range []string{`MountVolume.SetUp failed for volume "one": ConfigMap default/gone`, `volume "two": Secret default/gone`, `ConfigMap default/c has no key "b"`, `volume "mem": emptyDir with medium Memory: requires root`} {
 		assert.ErrorContains(t, err, want)
 	}
 	assert.NotContains(t, err.Error(), "s3cret")
