@@ -353,3 +353,22 @@ func TestPhase_StoppedForItsProbe(t *testing.T) {
 		assert.False(t, st.ContainerStatuses[0].Ready)
 	}
 }
+
+// ST-2, EV-6, SL-12, SD-3: a pod that the node has ended failed, also if its containers exit with 0: it was not
+// done. One that was deleted has the result of its containers.
+func TestGenerate_EndedByNode(t *testing.T) {
+	p := pod("main:c")
+	for _, reason := range []string{"Evicted", "Preempting", "Terminated"} {
+		over := runtime.Report{
+			Observed: view(exited("c", 0, 0)), Finished: true,
+			Termination: &runtime.Termination{Reason: reason, Message: "why", Evicted: true},
+		}
+		st := generate(p, over)
+		assert.Equal(t, corev1.PodFailed, st.Phase)
+		assert.Equal(t, reason, st.Reason)
+		assert.Equal(t, "why", st.Message)
+	}
+	st := generate(p, runtime.Report{Observed: view(exited("c", 0, 0)), Finished: true, Termination: &runtime.Termination{Deleted: true}})
+	assert.Equal(t, corev1.PodSucceeded, st.Phase)
+	assert.Empty(t, st.Reason)
+}
