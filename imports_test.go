@@ -51,7 +51,7 @@ var allowedImports = map[string][]string{
 	"nodeshutdown":               {"internal/atomicfile", "internal/safe", "podspec", "runtime"},
 	"nodeshutdown/logind":        {"nodeshutdown"},
 	"stats":                      {"internal/diskusage", "internal/monotonic", "internal/mounts", "podspec", "runtime"},
-	"topology":                   {"internal/safe", "podspec"},
+	"topology":                   {"internal/hugepages", "internal/safe", "podspec"},
 	"cpumanager":                 {"internal/safe", "internal/statefile", "podspec", "runtime", "topology"},
 	"dra":                        {"internal/bootid", "internal/safe", "internal/statefile", "internal/text", "pluginregistry", "podspec", "runtime"},
 	"devices":                    {"internal/safe", "internal/statefile", "podspec", "runtime", "topology"},

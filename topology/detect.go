@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sublet-dev/agent/internal/hugepages"
 )
 
 // maxFileBytes bounds what is read of a file of /sys: a list of all CPUs that Linux can have.
@@ -25,7 +27,7 @@ type CPU struct {
 // Topology is what a node has. CPUs are sorted by ID.
 type Topology struct {
 	CPUs []CPU // online ones
-	// Memory is what each NUMA node has in bytes; nodes without memory are left out.
+	// Memory is what each NUMA node has in bytes, without its huge pages; nodes without memory are left out.
 	Memory map[int]int64
 }
 
@@ -81,10 +83,27 @@ func readNodes(root fs.FS) (nodes map[int]int, memory map[int]int64, err error) 
 			return nil, nil, err
 		}
 		if bytes := memTotal(text); bytes > 0 {
-			memory[node] = bytes
+			huge, err := hugePages(root, dir)
+			if err != nil {
+				return nil, nil, err
+			}
+			memory[node] = max(bytes-huge, 0)
 		}
 	}
 	return nodes, memory, nil
+}
+
+// hugePages returns the bytes of the huge pages of a NUMA node: the kernel has set them aside, so that they
+// are no memory for anything else.
+func hugePages(root fs.FS, dir string) (bytes int64, err error) {
+	for _, size := range hugepages.Sizes(root) {
+		n, err := readInt(root, fmt.Sprintf("%s/hugepages/hugepages-%dkB/nr_hugepages", dir, size>>10), 0)
+		if err != nil {
+			return 0, err
+		}
+		bytes += size * int64(n)
+	}
+	return bytes, nil
 }
 
 // memTotal returns the bytes of a line such as "Node 0 MemTotal: 8042020 kB", 0 without one.

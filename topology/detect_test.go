@@ -169,6 +169,24 @@ func TestDetect_RejectsInvalidFiles(t *testing.T) {
 	}
 }
 
+// Memory of huge pages is not memory that containers can be confined to.
+func TestDetect_SubtractsHugePages(t *testing.T) {
+	root := sys(machine(3, 2, 1))
+	put := func(name, text string) { root["sys/"+name] = &fstest.MapFile{Data: []byte(text)} }
+	put("kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "1536")
+	put("kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "8")
+	put("devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages", "1024\n")
+	put("devices/system/node/node0/hugepages/hugepages-1048576kB/nr_hugepages", "1\n")
+	put("devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", "512\n")
+	put("devices/system/node/node2/hugepages/hugepages-1048576kB/nr_hugepages", "9\n")
+	got, err := topology.Detect(root)
+	require.NoError(t, err)
+	require.Equal(t, map[int]int64{0: 5 << 30, 1: 7 << 30, 2: 0}, got.Memory)
+	put("devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", "many")
+	_, err = topology.Detect(root)
+	require.ErrorContains(t, err, "invalid number")
+}
+
 // The machine of the test has a topology too.
 func TestDetect_ThisMachine(t *testing.T) {
 	got, err := topology.Detect(osRoot(t))
