@@ -33,7 +33,8 @@ type Config struct {
 	Topology func() (topology.Topology, error)
 	Reserved topology.Set // for the system and shared containers, never exclusive. Required
 	// MemoryAffinity keeps the memory of a container with exclusive CPUs in their NUMA
-	// nodes, as far as the requests of all such containers fit there.
+	// nodes, as far as the requests of all such containers fit there. A container with huge
+	// pages is not confined: it could not use those of other nodes.
 	MemoryAffinity bool
 	// StateFile is the absolute path of the file with the assignments. Required. Its
 	// directory must exist when the Manager is used.
@@ -105,8 +106,14 @@ func (cfg *Config) complete() error {
 func ExclusiveCPUs(pod *corev1.Pod, c *corev1.Container) int {
 	request := c.Resources.Requests[corev1.ResourceCPU]
 	n := request.Value()
-	if request.MilliValue() != n*1000 || n < 0 || n > 1<<20 || pod.Spec.Resources != nil || podspec.QOS(pod) != corev1.PodQOSGuaranteed {
+	if request.MilliValue() != n*1000 || n < 0 || n > 1<<20 || hasResources(pod) || podspec.QOS(pod) != corev1.PodQOSGuaranteed {
 		return 0
 	}
 	return int(n)
+}
+
+// hasResources reports whether the pod has resources of its own. An empty list of them says nothing.
+func hasResources(pod *corev1.Pod) bool {
+	r := pod.Spec.Resources
+	return r != nil && len(r.Requests)+len(r.Limits) > 0
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -271,7 +272,7 @@ func (m *Manager) current(pod *corev1.Pod, container *corev1.Container, n int) (
 
 // suffices reports whether an assignment is what the container requests. m.mu is locked.
 func (m *Manager) suffices(a assignment, n int, container *corev1.Container) bool {
-	return m.isFor(a, n) && m.missingMemory(a, container) == 0
+	return m.isFor(a, n) && m.missingMemory(a, container) == 0 && (a.MemoryNodes.Len() == 0 || !usesHugePages(container))
 }
 
 // missingMemory returns how much more memory the container requests than the assignment confines,
@@ -283,14 +284,17 @@ func (m *Manager) missingMemory(a assignment, container *corev1.Container) int64
 	return memoryRequest(container) - a.Memory
 }
 
-// pinMemory keeps the memory of a container in the NUMA nodes of its CPUs, if it fits there, and
-// in no nodes otherwise. m.mu is locked.
+// pinMemory keeps the memory of a container in the NUMA nodes of its CPUs, if it can be confined and
+// fits there, and in no nodes otherwise. m.mu is locked.
 func (m *Manager) pinMemory(pod *corev1.Pod, container *corev1.Container, a *assignment) {
 	if !m.cfg.MemoryAffinity {
 		return
 	}
 	nodes, request := m.topology.NodesOf(a.CPUs).Intersect(m.nodesWithMemory()), memoryRequest(container)
 	a.MemoryNodes, a.Memory, a.lifetime = topology.Set{}, 0, lifetime{}
+	if usesHugePages(container) {
+		return
+	}
 	if _, free := m.availableTo(pod, container).memory(nodes); request <= free {
 		a.MemoryNodes, a.Memory, a.lifetime = nodes, request, lifetimeOf(pod, container)
 	}
@@ -299,6 +303,17 @@ func (m *Manager) pinMemory(pod *corev1.Pod, container *corev1.Container, a *ass
 func memoryRequest(container *corev1.Container) int64 {
 	q := container.Resources.Requests[corev1.ResourceMemory]
 	return q.Value()
+}
+
+// usesHugePages reports whether a container has huge pages. The kernel gives it those of the nodes alone that
+// its memory is confined to, of which there may be too few.
+func usesHugePages(container *corev1.Container) bool {
+	for name, q := range container.Resources.Limits {
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) && q.Sign() > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // exclusive returns the CPUs that any container has for itself. m.mu is locked.

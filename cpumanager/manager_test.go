@@ -19,8 +19,9 @@ import (
 
 func TestExclusiveCPUs(t *testing.T) {
 	burstable := pod("b", container("c", "2"), corev1.Container{Name: "other"})
-	podLevel := pod("l", container("c", "2"))
-	podLevel.Spec.Resources = &corev1.ResourceRequirements{}
+	podLevel, empty := pod("l", container("c", "2")), pod("e", container("c", "2"))
+	podLevel.Spec.Resources = &corev1.ResourceRequirements{Requests: podLevel.Spec.Containers[0].Resources.Limits, Limits: podLevel.Spec.Containers[0].Resources.Limits}
+	empty.Spec.Resources = &corev1.ResourceRequirements{}
 	for name, tt := range map[string]struct {
 		pod  *corev1.Pod
 		want int
@@ -30,6 +31,7 @@ func TestExclusiveCPUs(t *testing.T) {
 		"a Burstable pod":                {burstable, 0},
 		"no request":                     {pod("n", corev1.Container{Name: "c"}), 0},
 		"resources of the pod":           {podLevel, 0},
+		"no resources of the pod":        {empty, 2},
 		"more than any machine has":      {pod("m", container("c", "2000000")), 0},
 	} {
 		require.Equal(t, tt.want, cpumanager.ExclusiveCPUs(tt.pod, &tt.pod.Spec.Containers[0]), name)
