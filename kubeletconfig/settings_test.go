@@ -284,7 +284,7 @@ func TestValidate_BadValues(t *testing.T) {
 		`"registerWithTaints":[{"key":"a","effect":"NoExecute","timeAdded":"2026-01-01T00:00:00Z"}]`: "timeAdded",
 		`"evictionHard":{"memory":"1Gi"}`:                                           "thresholds of eviction",
 		`"cpuManagerPolicy":"dynamic"`:                                              "cpuManagerPolicy: \"dynamic\"",
-		`"cpuManagerPolicy":"static"`:                                               "cpuManagerPolicy: static needs reservedSystemCPUs",
+		`"cpuManagerPolicy":"static"`:                                               "cpuManagerPolicy: static needs CPUs on which all others run",
 		`"reservedSystemCPUs":"1-"`:                                                 "reservedSystemCPUs: ",
 		`"memoryManagerPolicy":"Dynamic"`:                                           "memoryManagerPolicy: \"Dynamic\"",
 		`"topologyManagerPolicy":"pod"`:                                             "topologyManagerPolicy: ",

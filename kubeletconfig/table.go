@@ -116,7 +116,7 @@ func managerFields() []Field {
 		honoured("cpuManagerPolicy", "cpu-manager-policy", "none", "none, or static: containers of Guaranteed pods that request whole CPUs have these for themselves"),
 		unsupported("cpuManagerPolicyOptions", "cpu-manager-policy-options", "", "the static policy takes CPUs that are close to each other, and whole cores first; remove it"),
 		honoured("cpuManagerReconcilePeriod", "cpu-manager-reconcile-period", "10s", "how often the CPUs of running containers are compared with their assignments"),
-		honoured("reservedSystemCPUs", "reserved-cpus", "", "CPUs for the system and for containers that share, such as 0-1"),
+		honoured("reservedSystemCPUs", "reserved-cpus", "", "CPUs for the system and for containers that share, such as 0-1; default with cpuManagerPolicy static: as many as kubeReserved and systemReserved have, rounded up"),
 		honoured("memoryManagerPolicy", "memory-manager-policy", "None", "None, or Static: containers with CPUs for themselves have memory of the same NUMA nodes, as far as it suffices"),
 		unsupported("reservedMemory", "reserved-memory", "", "reserve memory by systemReserved instead"),
 		honoured("topologyManagerPolicy", "topology-manager-policy", "none", "where CPUs, memory and devices of a container come from: none, best-effort, restricted or single-numa-node"),

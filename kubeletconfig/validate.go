@@ -166,7 +166,7 @@ func (v *validator) names() {
 }
 
 func (v *validator) managers() {
-	v.fail(!slices.Contains([]string{"none", "static"}, v.CPUManagerPolicy), "cpuManagerPolicy: %q must be none or static", v.CPUManagerPolicy)
+	v.fail(!slices.Contains([]string{"none", staticCPUPolicy}, v.CPUManagerPolicy), "cpuManagerPolicy: %q must be none or static", v.CPUManagerPolicy)
 	v.fail(!slices.Contains([]string{v1beta1.NoneMemoryManagerPolicy, v1beta1.StaticMemoryManagerPolicy}, v.MemoryManagerPolicy), "memoryManagerPolicy: %q must be None or Static", v.MemoryManagerPolicy)
 	if _, err := topology.ParsePolicy(v.TopologyManagerPolicy); err != nil {
 		v.fail(true, "topologyManagerPolicy: %w", err)
@@ -178,7 +178,9 @@ func (v *validator) managers() {
 	if err != nil {
 		v.fail(true, "reservedSystemCPUs: %w", err)
 	}
-	v.fail(v.CPUManagerPolicy == "static" && err == nil && cpus.Len() == 0, "cpuManagerPolicy: static needs reservedSystemCPUs, on which all others run")
+	reserved := reservedCPU(v.KubeletConfiguration)
+	v.fail(v.CPUManagerPolicy == staticCPUPolicy && err == nil && cpus.Len() == 0 && reserved.Sign() <= 0,
+		"cpuManagerPolicy: static needs CPUs on which all others run: reservedSystemCPUs, or cpu of kubeReserved or systemReserved")
 }
 
 // tlsConfig returns what the configuration says about TLS.

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/cpumanager"
@@ -25,7 +24,7 @@ type topologyFlags struct{ cpuPolicy, reservedCPUs, memoryPolicy, topologyPolicy
 
 func (f *topologyFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.cpuPolicy, "cpu-manager-policy", cpuNone, "none, or static: containers of Guaranteed pods that request whole CPUs have these for themselves")
-	fs.StringVar(&f.reservedCPUs, "reserved-cpus", "", "CPUs for the system and containers that share, such as 0-1; they replace the cpu of -kube-reserved and -system-reserved")
+	fs.StringVar(&f.reservedCPUs, "reserved-cpus", "", "CPUs for the system and containers that share, such as 0-1; they replace the cpu of -kube-reserved and -system-reserved. Default with -cpu-manager-policy static: as many CPUs as these have")
 	fs.StringVar(&f.memoryPolicy, "memory-manager-policy", memoryNone, "None, or Static: containers with CPUs for themselves have memory of the same NUMA nodes, as far as it suffices")
 	fs.StringVar(&f.topologyPolicy, "topology-manager-policy", string(topology.None), "where CPUs, memory and devices of a container come from: none, best-effort, restricted or single-numa-node")
 	fs.StringVar(&f.topologyScope, "topology-manager-scope", string(topology.ContainerScope), "what -topology-manager-policy is about: container, or pod for all containers of a pod together")
@@ -38,26 +37,25 @@ func (f *topologyFlags) check(hasDevices bool, fail func(bad bool, format string
 	fail(err != nil, "-topology-manager-policy: %w", err)
 	_, err = topology.ParseScope(f.topologyScope)
 	fail(err != nil, "-topology-manager-scope: %w", err)
-	cpus, err := topology.ParseSet(f.reservedCPUs)
+	_, err = topology.ParseSet(f.reservedCPUs)
 	fail(err != nil, "-reserved-cpus: %w", err)
-	fail(err == nil && f.cpuPolicy == cpuStatic && cpus.Len() == 0, "-cpu-manager-policy static needs -reserved-cpus, on which all others run")
 	fail(f.memoryPolicy == memoryStatic && f.cpuPolicy != cpuStatic, "-memory-manager-policy Static needs -cpu-manager-policy static")
 	fail(f.topologyPolicy != string(topology.None) && f.cpuPolicy != cpuStatic && !hasDevices,
 		"-topology-manager-policy %s needs -cpu-manager-policy static or -device-plugin-dir", f.topologyPolicy)
 }
 
 // cpus returns what gives containers CPUs for themselves, nil if nothing does.
-func (f *topologyFlags) cpus(rootDir string, period time.Duration, log *slog.Logger) (*cpumanager.Manager, error) {
-	if f.cpuPolicy != cpuStatic {
+func (f *flags) cpus(machine topology.Topology, log *slog.Logger) (*cpumanager.Manager, error) {
+	if f.topology.cpuPolicy != cpuStatic {
 		return nil, nil
 	}
-	reserved, err := topology.ParseSet(f.reservedCPUs)
+	reserved, err := f.config.effective.ReservedCPUs(machine)
 	if err != nil {
 		return nil, err
 	}
 	return cpumanager.New(cpumanager.Config{
-		Topology: detectTopology, Reserved: reserved, MemoryAffinity: f.memoryPolicy == memoryStatic,
-		StateFile: filepath.Join(rootDir, "cpus.json"), Period: period, Logger: log,
+		Topology: detectTopology, Reserved: reserved, MemoryAffinity: f.topology.memoryPolicy == memoryStatic,
+		StateFile: filepath.Join(f.rootDir, "cpus.json"), Period: f.config.effective.Kubelet().CPUManagerReconcilePeriod.Duration, Logger: log,
 	})
 }
 
@@ -77,7 +75,7 @@ func (f *flags) resourceOptions(plugins pluginDirs, log *slog.Logger) ([]agent.O
 	if err != nil {
 		return nil, err
 	}
-	cpus, err := f.topology.cpus(f.rootDir, f.config.effective.Kubelet().CPUManagerReconcilePeriod.Duration, log)
+	cpus, err := f.cpus(machine, log)
 	if err != nil {
 		return nil, err
 	}
