@@ -88,3 +88,22 @@ func TestManager_NotifiesOfUnhealthyDevicesWithoutPlugin(t *testing.T) {
 		corev1.ResourceHealthStatusUnhealthy, corev1.ResourceHealthStatusUnknown, corev1.ResourceHealthStatusUnhealthy,
 	}, reported)
 }
+
+// A machine is new until a Manager has written its file.
+func TestManager_IsNew(t *testing.T) {
+	file := stateFile(t)
+	m := newManager(t, file)
+	require.True(t, m.IsNew())
+	require.True(t, m.IsNew(), "until the process ends")
+	require.False(t, newManager(t, file).IsNew(), "it is stored")
+
+	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
+	require.False(t, newManager(t, file).IsNew(), "its state was lost")
+
+	file = stateFile(t)
+	require.NoError(t, newManager(t, file).Update(gpu, &fake{}, healthy("a")))
+	require.False(t, newManager(t, file).IsNew())
+	require.NoError(t, os.Remove(file))
+	require.NoError(t, os.Mkdir(file, 0o700))
+	require.False(t, newManager(t, file).IsNew(), "not known")
+}

@@ -55,12 +55,29 @@ func (m *Manager) restore(state savedState, err error) {
 		m.cfg.Logger.Error("device allocations lost", logattr.Err(err))
 		m.lostAt = time.Now()
 	}
+	if m.isNew = errors.Is(err, fs.ErrNotExist); m.isNew {
+		m.file.Changed() // the next Manager is not new
+	}
 	for _, name := range state.Resources {
 		if m.resources[name] == nil && IsExtendedResource(name) {
 			m.resources[name] = &resourceState{stored: true}
 		}
 	}
 	maps.Copy(m.pods, confirmed(state.Pods))
+}
+
+// IsNew reports whether the Manager has found no state file, and is the first to write it: the machine is new, or was
+// set up anew. It is false while that is not known.
+func (m *Manager) IsNew() bool {
+	if err := m.load(); err != nil {
+		return false
+	}
+	if err := m.save(); err != nil {
+		m.cfg.Logger.Warn("state of devices not stored", logattr.Err(err))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.isNew
 }
 
 func parseState(text []byte) (savedState, error) {

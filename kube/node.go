@@ -69,6 +69,12 @@ type NodeConfig struct {
 	// not know: those of the Node stay then. It must not block. Default: those of Reporter.
 	VolumesInUse func() []corev1.UniqueVolumeName
 
+	// ResetExtendedResources reports whether the extended resources that the Node has from before, and the agent
+	// does not report, are set to 0 when the agent starts: pods would be scheduled for devices of a machine that was
+	// set up anew, and whose device plugins have not registered. devices.Manager.IsNew says so. It must not block for
+	// long. Default: they are kept, as those of an administrator.
+	ResetExtendedResources func() bool
+
 	// UpdatePodCIDRs passes the pod CIDRs that the cluster has given the Node to the runtime, as
 	// runtime.PodCIDRUpdater does. Default: with NodeOptions that of the runtime, if it has one.
 	UpdatePodCIDRs func(ctx context.Context, cidrs []string) error

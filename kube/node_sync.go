@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -224,6 +225,9 @@ func (n *Node) desired(current *corev1.Node, status corev1.NodeStatus, now time.
 	}
 	s := &d.Status
 	s.Capacity = resources(s.Capacity, status.Capacity)
+	if start && n.cfg.ResetExtendedResources != nil {
+		safe.Do(n.log, "reset extended resources", func() { n.resetExtended(s.Capacity, status.Capacity) })
+	}
 	s.Allocatable = allocatable(s.Capacity, status)
 	s.DaemonEndpoints, s.DeclaredFeatures = status.DaemonEndpoints, status.DeclaredFeatures
 	if n.cfg.VolumesInUse == nil || status.VolumesInUse != nil {
@@ -261,6 +265,20 @@ func resources(existing, ours corev1.ResourceList) corev1.ResourceList {
 		}
 	}
 	return out
+}
+
+// resetExtended sets the extended resources of capacity that are not ours to 0, if that is to be done.
+func (n *Node) resetExtended(capacity, ours corev1.ResourceList) {
+	if !n.cfg.ResetExtendedResources() {
+		return
+	}
+	for name, q := range capacity {
+		if _, isOurs := ours[name]; isOurs || q.IsZero() || !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix) {
+			continue
+		}
+		n.log.Info("extended resource of an earlier machine reset", slog.String("resource", string(name)), slog.String("capacity", q.String()))
+		capacity[name] = *resource.NewQuantity(0, resource.DecimalSI)
+	}
 }
 
 // allocatable returns ours, and all of the extended resources that others have given the Node, as an

@@ -14,7 +14,11 @@ import (
 )
 
 // deviceFlags are about device plugins. A kubelet has fixed paths for both.
-type deviceFlags struct{ pluginDir, resourcesSocket string }
+type deviceFlags struct {
+	pluginDir, resourcesSocket string
+
+	allocator *devices.Manager // nil without plugins, and until it is made
+}
 
 func (f *deviceFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.pluginDir, "device-plugin-dir", "", "directory in which device plugins register, usually /var/lib/kubelet/device-plugins; without it there are none")
@@ -28,12 +32,16 @@ func (f *deviceFlags) check(fail func(bad bool, format string, args ...any)) {
 }
 
 // manager returns what allocates devices, nil without plugins.
-func (f *deviceFlags) manager(rootDir string, nodes topology.Set, log *slog.Logger) (*devices.Manager, error) {
+func (f *deviceFlags) manager(rootDir string, nodes topology.Set, log *slog.Logger) (m *devices.Manager, err error) {
 	if f.pluginDir == "" {
 		return nil, nil
 	}
-	return devices.New(devices.Config{StateFile: filepath.Join(rootDir, "devices.json"), NUMANodes: nodes, Logger: log})
+	f.allocator, err = devices.New(devices.Config{StateFile: filepath.Join(rootDir, "devices.json"), NUMANodes: nodes, Logger: log})
+	return f.allocator, err
 }
+
+// isNew reports whether no agent has allocated devices of this machine before.
+func (f *deviceFlags) isNew() bool { return f.allocator != nil && f.allocator.IsNew() }
 
 // options returns what gives pods the devices of plugins.
 func (f *deviceFlags) options(all *flags, m *devices.Manager, plugins pluginDirs, log *slog.Logger) ([]agent.Option, error) {

@@ -116,6 +116,7 @@ func (f *flags) connect(cfg *rest.Config, renewal []agent.Option, plugins plugin
 		Objects: objects,
 		Labels:  f.labels(), Taints: settings.RegisterWithTaints, NoRegistration: !f.kube.register,
 		ProviderID: settings.ProviderID, LeaseDuration: time.Duration(settings.NodeLeaseDurationSeconds) * time.Second,
+		ResetExtendedResources: f.devices.isNew,
 	}
 	if csi != nil {
 		node.VolumesInUse = csi.VolumesInUse
