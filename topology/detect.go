@@ -49,7 +49,7 @@ func Detect(root fs.FS) (Topology, error) {
 	t := Topology{Memory: memory}
 	for _, id := range online.ids {
 		dir := "cpu/cpu" + strconv.Itoa(id) + "/topology/"
-		core, errCore := readInt(root, dir+"core_id", id)
+		core, errCore := readCore(root, dir, id)
 		socket, errSocket := readInt(root, dir+"physical_package_id", 0)
 		if err := errors.Join(errCore, errSocket); err != nil {
 			return Topology{}, fmt.Errorf("detect CPUs: %w", err)
@@ -57,6 +57,19 @@ func Detect(root fs.FS) (Topology, error) {
 		t.CPUs = append(t.CPUs, CPU{ID: id, Core: core, Socket: socket, Node: nodes[id]})
 	}
 	return t, nil
+}
+
+// readCore returns what identifies the core of a CPU in its socket: the first of its threads. The number that the
+// machine gives it may be that of a core of another die or cluster too.
+func readCore(root fs.FS, dir string, id int) (int, error) {
+	threads, err := readSet(root, dir+"thread_siblings_list")
+	switch {
+	case err == nil && threads.Contains(id):
+		return threads.ids[0], nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return 0, err
+	}
+	return readInt(root, dir+"core_id", id)
 }
 
 // readNodes returns the NUMA node of each CPU, and the memory of each node.

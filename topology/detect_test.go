@@ -169,6 +169,39 @@ func TestDetect_RejectsInvalidFiles(t *testing.T) {
 	}
 }
 
+// Cores of different dies or clusters can have the same number: which CPUs are threads of one core, the kernel says.
+func TestDetect_CoresWithTheSameNumber(t *testing.T) {
+	for name, tt := range map[string]struct {
+		numbers, threads []string
+		available, want  topology.Set
+	}{
+		"two dies of two cores of two threads": {
+			[]string{"0", "1", "0", "1", "0", "1", "0", "1"}, []string{"0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6", "3,7"},
+			topology.NewSet(0, 1, 2, 3, 5, 6), topology.NewSet(1, 5),
+		},
+		"three clusters": {
+			[]string{"0", "1", "2", "3", "0", "1", "0", "1"}, []string{"0", "1", "2", "3", "4", "5", "6", "7"},
+			topology.NewSet(4, 5, 6, 7), topology.NewSet(4, 5),
+		},
+	} {
+		root := sys(machine(1, 8, 1))
+		for id := range tt.numbers {
+			dir := fmt.Sprintf("sys/devices/system/cpu/cpu%d/topology/", id)
+			root[dir+"core_id"].Data = []byte(tt.numbers[id])
+			root[dir+"thread_siblings_list"] = &fstest.MapFile{Data: []byte(tt.threads[id] + "\n")}
+		}
+		got, err := topology.Detect(root)
+		require.NoError(t, err, name)
+		cpus, ok := got.Pick(tt.available, 2)
+		require.True(t, ok, name)
+		require.Equal(t, tt.want, cpus, name)
+	}
+	root := sys(machine(1, 2, 1))
+	root["sys/devices/system/cpu/cpu1/topology/thread_siblings_list"] = &fstest.MapFile{Data: []byte("1-0")}
+	_, err := topology.Detect(root)
+	require.ErrorContains(t, err, "thread_siblings_list")
+}
+
 // Memory of huge pages is not memory that containers can be confined to.
 func TestDetect_SubtractsHugePages(t *testing.T) {
 	root := sys(machine(3, 2, 1))
