@@ -67,7 +67,7 @@ func (m *Manager) restore(state savedState, err error) {
 }
 
 // IsNew reports whether the Manager has found no state file, and is the first to write it: the machine is new, or was
-// set up anew. It is false while that is not known.
+// installed again. It is false while that is not known.
 func (m *Manager) IsNew() bool {
 	if err := m.load(); err != nil {
 		return false

@@ -71,7 +71,7 @@ type NodeConfig struct {
 
 	// ResetExtendedResources reports whether the extended resources that the Node has from before, and the agent
 	// does not report, are set to 0 when the agent starts: pods would be scheduled for devices of a machine that was
-	// set up anew, and whose device plugins have not registered. devices.Manager.IsNew says so. It must not block for
+	// installed again, and whose device plugins have not registered. devices.Manager.IsNew says so. It must not block for
 	// long. Default: they are kept, as those of an administrator.
 	ResetExtendedResources func() bool
 

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Pods must not be scheduled for devices of a machine that was set up anew: its plugins have not registered.
+// Pods must not be scheduled for devices of a machine that was installed again: its plugins have not registered.
 func TestNode_ResetsExtendedResources(t *testing.T) {
 	for isNew, want := range map[bool]int64{true: 0, false: 8} {
 		synctest.Test(t, func(t *testing.T) {
