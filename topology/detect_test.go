@@ -176,11 +176,13 @@ func TestDetect_CoresWithTheSameNumber(t *testing.T) {
 		available, want  topology.Set
 	}{
 		"two dies of two cores of two threads": {
-			[]string{"0", "1", "0", "1", "0", "1", "0", "1"}, []string{"0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6", "3,7"},
+			[]string{"0", "1", "0", "1", "0", "1", "0", "1"},
+			[]string{"0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6", "3,7"},
 			topology.NewSet(0, 1, 2, 3, 5, 6), topology.NewSet(1, 5),
 		},
 		"three clusters": {
-			[]string{"0", "1", "2", "3", "0", "1", "0", "1"}, []string{"0", "1", "2", "3", "4", "5", "6", "7"},
+			[]string{"0", "1", "2", "3", "0", "1", "0", "1"},
+			[]string{"0", "1", "2", "3", "4", "5", "6", "7"},
 			topology.NewSet(4, 5, 6, 7), topology.NewSet(4, 5),
 		},
 	} {
