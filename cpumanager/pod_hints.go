@@ -33,8 +33,8 @@ func (m *Manager) PodHints(pod *corev1.Pod) [][]topology.Hint {
 		return all, int64(cpus.Intersect(free).Len())
 	})}
 	request := topology.MostTogether(pod, func(c *corev1.Container) int64 {
-		if ExclusiveCPUs(pod, c) == 0 {
-			return 0
+		if ExclusiveCPUs(pod, c) == 0 || usesHugePages(c) {
+			return 0 // it is not confined
 		}
 		return memoryRequest(c)
 	})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent/cpumanager"
 	"github.com/sublet-dev/agent/topology"
@@ -63,6 +64,10 @@ func TestManager_PodHintsForMemory(t *testing.T) {
 		require.Equal(t, sets([]int{0, 1}), m.PodHints(p)[1], "more than one node has")
 		p.Spec.Containers[1] = sized("b", "1500m", "4Gi")
 		require.Equal(t, sets([]int{0}, []int{1}, []int{0, 1}), m.PodHints(p)[1], "what shares CPUs is not confined")
+		huge := sized("b", "1", "4Gi")
+		huge.Resources.Limits["hugepages-2Mi"] = resource.MustParse("2Mi")
+		huge.Resources.Requests["hugepages-2Mi"] = resource.MustParse("2Mi")
+		require.Equal(t, sets([]int{0}, []int{1}, []int{0, 1}), m.PodHints(pod("p", p.Spec.Containers[0], huge))[1], "neither is one with huge pages")
 		other := pod("q", sized("c", "1", "6Gi"))
 		require.Empty(t, admitPod(t, m, other))
 		require.Equal(t, sets([]int{1}, []int{0, 1}), m.PodHints(p)[1])
