@@ -28,7 +28,8 @@ type Drivers interface {
 // Attachments tells when a volume is attached to the node.
 type Attachments interface {
 	// Attached blocks until the volume is attached and the node is recorded to use it, and
-	// returns the publish context of the attacher. An error names what is missing.
+	// returns the publish context of the attacher. An error names what is missing, and wraps
+	// runtime.ErrVolumeLimit if the attacher says that the node has as many volumes as it can.
 	Attached(ctx context.Context, driver, handle string) (map[string]string, error)
 }
 

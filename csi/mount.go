@@ -83,7 +83,7 @@ func (m *Manager) mount(ctx context.Context, o *operation) error {
 	if o.attachable {
 		var err error
 		if o.publishContext, err = m.cfg.Attachments.Attached(ctx, o.id.driver, o.id.handle); err != nil {
-			return fmt.Errorf("volume is not attached: %w", err)
+			return fmt.Errorf("volume is not attached: %w", m.checkLimit(ctx, o, err))
 		}
 	}
 	if err := m.stage(ctx, o); err != nil {

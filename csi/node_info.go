@@ -16,6 +16,7 @@ import (
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/sleep"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 const (
@@ -114,6 +115,20 @@ func (m *Manager) limitPeriod(ctx context.Context, name string) (period time.Dur
 		}
 	})
 	return period
+}
+
+// checkLimit looks at why a volume is not attached. If the node has as many as it can, the driver is asked for its limit
+// again, so that no more pods come for which there is no place. As with the kubelet, a limit of a driver that does not
+// say how often to ask counts as any other error: nothing would keep the next pod from coming.
+func (m *Manager) checkLimit(ctx context.Context, o *operation, err error) error {
+	if !errors.Is(err, runtime.ErrVolumeLimit) {
+		return err
+	}
+	if m.limitPeriod(ctx, o.id.driver) <= 0 {
+		return errors.New(err.Error()) // without what it wraps
+	}
+	m.updateLimit(ctx, o.client)
+	return err
 }
 
 func (m *Manager) updateLimit(ctx context.Context, c *client) {

@@ -17,6 +17,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/sublet-dev/agent/internal/csitest"
+	"github.com/sublet-dev/agent/runtime"
 )
 
 // What the API server rejects of one driver would keep all of them from the CSINode.
@@ -157,4 +158,21 @@ func TestRegister_EndsVolumeLimits(t *testing.T) {
 	e.Deregister(t.Context(), e.plugin())
 	<-second.watched
 	e.register()
+}
+
+// A limit that the attacher has met ends a pod only if the cluster gets to know the limit.
+func TestMount_VolumeLimits(t *testing.T) {
+	cluster := &fakeCluster{err: fmt.Errorf("no slot: %w", runtime.ErrVolumeLimit)}
+	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.Attachments, cfg.Node = cluster, cluster })
+	v := e.volumeOf(newPod("1"), "v")
+	asked := len(e.driver.Calls("NodeGetInfo"))
+	for period, ends := range map[int64]bool{0: false, 60: true} {
+		e.setCSIDriver(storagev1.CSIDriverSpec{NodeAllocatableUpdatePeriodSeconds: &period})
+		_, err := e.Mount(t.Context(), v)
+		require.EqualError(t, err, "volume is not attached: no slot: the node has as many volumes as it can")
+		require.Equal(t, ends, errors.Is(err, runtime.ErrVolumeLimit))
+	}
+	require.Len(t, e.driver.Calls("NodeGetInfo"), asked+1)
+	e.unmounted(v.Pod)
+	e.requireNothingLeft()
 }

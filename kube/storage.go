@@ -20,6 +20,7 @@ import (
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/volume"
 )
 
@@ -142,7 +143,8 @@ func (s *Storage) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDri
 
 // Attached blocks until the attacher of the cluster has attached a volume to this node, and
 // the status of the node has it as used and as attached: it is not detached then. It returns
-// the publish context of the attacher.
+// the publish context of the attacher. It returns the last error after two minutes; one that wraps
+// runtime.ErrVolumeLimit says that the driver could attach no more volumes to the node.
 func (s *Storage) Attached(ctx context.Context, driver, handle string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()
@@ -173,7 +175,7 @@ func (s *Storage) attached(ctx context.Context, driver, handle string) (map[stri
 		return nil, fmt.Errorf("VolumeAttachment %s is being deleted", name)
 	case a.Status.Attached: // whatever a later attempt has failed with
 	case a.Status.AttachError != nil:
-		return nil, fmt.Errorf("attach volume to the node: %s", a.Status.AttachError.Message)
+		return nil, attachError(a.Status.AttachError)
 	default:
 		return nil, fmt.Errorf("VolumeAttachment %s is not attached yet", name)
 	}
@@ -189,6 +191,16 @@ func (s *Storage) attached(ctx context.Context, driver, handle string) (map[stri
 		return nil, fmt.Errorf("volume %s is not in the volumesAttached of the node yet", unique)
 	}
 	return a.Status.AttachmentMetadata, nil
+}
+
+// codeResourceExhausted is the gRPC code of a driver that can attach no more volumes to a node.
+const codeResourceExhausted = 8
+
+func attachError(e *storagev1.VolumeError) error {
+	if code := e.ErrorCode; code != nil && *code == codeResourceExhausted {
+		return fmt.Errorf("attach volume to the node: %w: %s", runtime.ErrVolumeLimit, e.Message)
+	}
+	return fmt.Errorf("attach volume to the node: %s", e.Message)
 }
 
 // SetDrivers sets the drivers of this node, which Run writes. It does not block.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/csiname"
 	"github.com/sublet-dev/agent/podspec"
+	agentruntime "github.com/sublet-dev/agent/runtime"
 )
 
 func newStorage(t *testing.T, cfg StorageConfig, existing ...runtime.Object) (*Storage, *fake.Clientset) {
@@ -105,6 +106,14 @@ func TestStorage_Attached(t *testing.T) {
 		_, err = attachments.Update(t.Context(), a, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		step("attach volume to the node: no slot")
+		_, err = s.attached(t.Context(), "d", "h")
+		require.NotErrorIs(t, err, agentruntime.ErrVolumeLimit)
+		a.Status.AttachError.ErrorCode = new(int32(8))
+		_, err = attachments.Update(t.Context(), a, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		step("as many volumes as it can: no slot")
+		_, err = s.attached(t.Context(), "d", "h")
+		require.ErrorIs(t, err, agentruntime.ErrVolumeLimit)
 		a.Status.Attached, a.Status.AttachmentMetadata = true, map[string]string{"device": "/dev/x"} // with the error of a later attempt
 		_, err = attachments.Update(t.Context(), a, metav1.UpdateOptions{})
 		require.NoError(t, err)

@@ -54,7 +54,8 @@ type Statuses interface {
 type Volumes interface {
 	// Mount mounts the volumes of a pod, or updates their content. An error with volumes that wraps
 	// runtime.ErrNotUpdated says that some have the content that they had: the pod runs on with it,
-	// and its containers are started again when they have to.
+	// and its containers are started again when they have to. One that wraps runtime.ErrVolumeLimit
+	// makes the pod fail, unless it runs or is static.
 	Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Objects) (map[string]runtime.Volume, error)
 	Unmount(ctx context.Context, uid types.UID) error
 	// SubPath returns the path on the node of subPath inside a volume. It creates

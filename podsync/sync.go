@@ -16,22 +16,23 @@ import (
 
 // Reasons of events and statuses; the kubelet uses the same.
 const (
-	reasonBlocked    = "Blocked"
-	reasonDeadline   = "DeadlineExceeded"
-	reasonNetwork    = "NetworkNotReady"
-	reasonCgroup     = "FailedCreatePodContainer"
-	reasonDirectory  = "FailedCreatePodDirectory"
-	reasonUsers      = "FailedUserNamespace"
-	reasonSandbox    = "FailedCreatePodSandBox"
-	reasonVolume     = "FailedMount"
-	reasonUpdate     = "FailedSync"
-	reasonPullSecret = "FailedToRetrieveImagePullSecret"
-	reasonKill       = "FailedKillPod"
-	reasonCleanup    = "FailedCleanup"
-	reasonBackOff    = "BackOff"
-	reasonResize     = "ResizeContainerError"
-	reasonDNS        = "DNSConfigForming"
-	reasonClusterDNS = "MissingClusterDNS"
+	reasonBlocked     = "Blocked"
+	reasonDeadline    = "DeadlineExceeded"
+	reasonNetwork     = "NetworkNotReady"
+	reasonCgroup      = "FailedCreatePodContainer"
+	reasonDirectory   = "FailedCreatePodDirectory"
+	reasonUsers       = "FailedUserNamespace"
+	reasonSandbox     = "FailedCreatePodSandBox"
+	reasonVolume      = "FailedMount"
+	reasonVolumeLimit = "VolumeAttachmentLimitExceeded"
+	reasonUpdate      = "FailedSync"
+	reasonPullSecret  = "FailedToRetrieveImagePullSecret"
+	reasonKill        = "FailedKillPod"
+	reasonCleanup     = "FailedCleanup"
+	reasonBackOff     = "BackOff"
+	reasonResize      = "ResizeContainerError"
+	reasonDNS         = "DNSConfigForming"
+	reasonClusterDNS  = "MissingClusterDNS"
 )
 
 // Sync brings a pod closer to its spec: it reports the observed state, provides what
@@ -82,6 +83,19 @@ func (s *Syncer) killOverdue(pod *corev1.Pod) {
 	s.cfg.PodKiller.RequestKill(pod.UID, runtime.Termination{
 		GracePeriod: podspec.GracePeriod(pod), Reason: reasonDeadline, Message: message,
 	})
+}
+
+// rejectForVolumes has a pod fail for which the node has no place for a volume, so that its controller makes another
+// one, and reports whether it did. A static pod waits, as nothing would replace it, and one that runs is left alone.
+func (s *Syncer) rejectForVolumes(pod *corev1.Pod, observed runtime.Pod, err error) bool {
+	if !errors.Is(err, runtime.ErrVolumeLimit) || s.cfg.PodKiller == nil || podspec.IsStatic(pod) || observed.CouldHaveRunningContainers() {
+		return false
+	}
+	s.record(pod, corev1.EventTypeWarning, reasonVolumeLimit, err.Error())
+	s.cfg.PodKiller.RequestKill(pod.UID, runtime.Termination{
+		GracePeriod: podspec.GracePeriod(pod), Reason: reasonVolumeLimit, Message: podspec.RejectedPrefix + err.Error(),
+	})
+	return true
 }
 
 // report returns what is reported of a pod in each phase of its work.
@@ -152,6 +166,9 @@ func (s *Syncer) syncAdmitted(ctx context.Context, pod *corev1.Pod, observed run
 	if err != nil {
 		if ctx.Err() != nil {
 			return runtime.SyncResult{}, err // the call was cancelled; the pod is not at fault
+		}
+		if s.rejectForVolumes(pod, observed, err) {
+			return runtime.SyncResult{Unchanged: true}, nil
 		}
 		st.failures = map[string]runtime.Failure{"": {Reason: reason, Message: err.Error(), Err: err}}
 		report.Failures = st.failures
