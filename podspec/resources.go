@@ -3,7 +3,6 @@ package podspec
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -96,10 +95,6 @@ func podLevel(pod *corev1.Pod, pick picker) corev1.ResourceList {
 
 func isPodLevel(name corev1.ResourceName) bool {
 	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || isHugePages(name)
-}
-
-func isHugePages(name corev1.ResourceName) bool {
-	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
 // unbounded reports whether an init or regular container has no limit of that name.

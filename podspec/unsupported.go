@@ -1,7 +1,7 @@
 package podspec
 
 import (
-	"strings"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -65,8 +65,10 @@ func (v *validator) unsupportedVolume(path *field.Path, vol *corev1.Volume) {
 		}
 	}
 	if e := vol.EmptyDir; e != nil {
-		if strings.HasPrefix(string(e.Medium), string(corev1.StorageMediumHugePages)) {
-			v.forbidden(path.Child("emptyDir", "medium"), "huge pages cannot be mounted here")
+		if IsHugePageMedium(e.Medium) && v.isMounted(vol.Name) {
+			if _, err := HugePageSize(v.pod, e.Medium); err != nil {
+				v.forbidden(path.Child("emptyDir", "medium"), err.Error())
+			}
 		}
 		if e.Mode != nil && *e.Mode != emptyDirMode {
 			v.forbidden(path.Child("emptyDir", "mode"), "directories are made with 0777")
@@ -88,6 +90,16 @@ func (v *validator) unsupportedVolume(path *field.Path, vol *corev1.Volume) {
 			v.unsupportedProjection(path.Child("projected", "sources").Index(i), &vol.Projected.Sources[i])
 		}
 	}
+}
+
+// isMounted reports whether a container of the pod mounts a volume.
+func (v *validator) isMounted(volume string) bool {
+	for c := range Containers(v.pod) {
+		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume }) {
+			return true
+		}
+	}
+	return false
 }
 
 // emptyDirMode is the mode of the directories of emptyDir volumes.

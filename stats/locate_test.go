@@ -45,7 +45,7 @@ func TestLocator(t *testing.T) {
 	}
 	a, unsafe := pod("a"), pod("unsafe")
 	a.Spec.Volumes = []corev1.Volume{
-		emptyDir("disk", ""), emptyDir("memory", corev1.StorageMediumMemory),
+		emptyDir("disk", ""), emptyDir("memory", corev1.StorageMediumMemory), emptyDir("pages", "HugePages-2Mi"),
 		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}},
 		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}},
 	}
@@ -55,7 +55,7 @@ func TestLocator(t *testing.T) {
 		{
 			Pod: a, Cgroup: "/kubepods/a", LogDir: "/logs/a", Files: []string{"/pods/a/etc-hosts"},
 			Volumes: map[string]stats.Volume{
-				"disk": {Path: "/pods/a/disk"}, "memory": {Path: "/pods/a/memory", Uncounted: true},
+				"disk": {Path: "/pods/a/disk"}, "memory": {Path: "/pods/a/memory", Uncounted: true}, "pages": {Path: "/pods/a/pages", Uncounted: true},
 				"config": {Path: "/pods/a/config"}, "secret": {Path: "/pods/a/secret", Uncounted: true},
 			},
 		},

@@ -1,5 +1,5 @@
-// Package volume mounts and unmounts the volumes of pods: emptyDir on disk and in
-// memory, hostPath, configMap, secret, downwardAPI and projected. It corresponds to
+// Package volume mounts and unmounts the volumes of pods: emptyDir on disk, in
+// memory and in huge pages, hostPath, configMap, secret, downwardAPI and projected. It corresponds to
 // pkg/kubelet/volumemanager and these plugins of pkg/volume in the kubelet. Image volumes
 // are passed to the runtime. PersistentVolumeClaims lead to local volumes, and to those of a
 // Driver, which mounts what this package does not.
@@ -15,7 +15,7 @@
 //     10 minutes.
 //   - Nothing is deleted through a mount point, and no symbolic link is followed out of
 //     the directory of a pod, whatever a container has written to its volumes.
-//   - Without root everything except memory works. The error names the volume that
+//   - Without root everything except memory and huge pages works. The error names the volume that
 //     needs root.
 //
 // Volumes are at <root>/pods/<uid>/volumes/<plugin>/<name>, as with the kubelet, and

@@ -27,11 +27,13 @@ func (m *Manager) emptyDir(r *request) (path string, err error) {
 	if err := r.dir.ensureDir(filepath.Dir(rel), modeTraverse); err != nil {
 		return "", err
 	}
-	switch medium {
-	case corev1.StorageMediumDefault:
+	switch {
+	case medium == corev1.StorageMediumDefault:
 		err = m.diskDir(r, rel)
-	case corev1.StorageMediumMemory:
+	case medium == corev1.StorageMediumMemory:
 		err = m.memoryDir(r, rel)
+	case podspec.IsHugePageMedium(medium):
+		err = m.hugePagesDir(r, rel)
 	default:
 		err = fmt.Errorf("emptyDir: unsupported medium %s", medium)
 	}

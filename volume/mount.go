@@ -14,6 +14,8 @@ type mounter interface {
 	canMount() bool
 	// tmpfs mounts a tmpfs on the directory path.
 	tmpfs(path string, o tmpfsOptions) error
+	// hugetlbfs mounts a hugetlbfs on the directory path.
+	hugetlbfs(path string, o hugetlbfsOptions) error
 	// bind mounts the file or directory that fd refers to on path.
 	bind(fd int, path string) error
 	// unmount removes the topmost mount from path; lazy works while it is in use.
@@ -41,6 +43,25 @@ func (o tmpfsOptions) options(more string) string {
 	return s
 }
 
+// hugetlbfsOptions are the options of a hugetlbfs.
+type hugetlbfsOptions struct {
+	pageSize int64
+	bytes    int64 // 0: no limit. The kernel takes the whole pages of it
+	mode     uint32
+	gid      *int64
+}
+
+func (o hugetlbfsOptions) options() string {
+	s := fmt.Sprintf("pagesize=%d,mode=%o", o.pageSize, o.mode)
+	if o.bytes > 0 {
+		s += ",size=" + strconv.FormatInt(o.bytes, 10)
+	}
+	if o.gid != nil {
+		s += ",gid=" + strconv.FormatInt(*o.gid, 10)
+	}
+	return s
+}
+
 func mountError(operation, path string, err error) error {
 	switch {
 	case err == nil:
@@ -57,6 +78,10 @@ type noMounts struct{}
 func (noMounts) canMount() bool { return false }
 func (noMounts) tmpfs(p string, _ tmpfsOptions) error {
 	return mountError("mount tmpfs on", p, unix.EPERM)
+}
+
+func (noMounts) hugetlbfs(p string, _ hugetlbfsOptions) error {
+	return mountError("mount hugetlbfs on", p, unix.EPERM)
 }
 
 func (noMounts) bind(_ int, p string) error     { return mountError("bind mount on", p, unix.EPERM) }

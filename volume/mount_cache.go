@@ -69,7 +69,7 @@ func (p *mountedVolume) exists(medium corev1.StorageMedium) bool {
 	if p.plugin != pluginEmptyDir || p.medium != medium {
 		return false
 	}
-	if medium == corev1.StorageMediumMemory {
+	if medium != corev1.StorageMediumDefault {
 		is, _, err := mounts.IsRoot(p.path)
 		return is && err == nil
 	}

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,17 @@ func (osMounter) tmpfs(path string, o tmpfsOptions) error {
 		err = unix.Mount("tmpfs", path, "tmpfs", flags, o.options(""))
 	}
 	return mountError("mount tmpfs on", path, err)
+}
+
+func (osMounter) hugetlbfs(path string, o hugetlbfsOptions) error {
+	err := unix.Mount("nodev", path, "hugetlbfs", 0, o.options())
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		err = fmt.Errorf("the kernel of the node has no huge pages: %w", err)
+	case errors.Is(err, unix.EINVAL):
+		err = fmt.Errorf("the node may have no huge pages of %d bytes: %w", o.pageSize, err)
+	}
+	return mountError("mount hugetlbfs on", path, err)
 }
 
 func (osMounter) bind(fd int, path string) error {

@@ -87,7 +87,7 @@ func (m *Manager) unmountAll(ctx context.Context, dir *podDir) error {
 		switch {
 		case isSubPathMount(rel):
 			errs = append(errs, m.mount.unmount(mp.Path, true))
-		case isMemoryVolume(rel) && mp.FSType == "tmpfs":
+		case isMemoryVolume(rel) && (mp.FSType == "tmpfs" || mp.FSType == "hugetlbfs"):
 			errs = append(errs, m.mount.unmount(mp.Path, false))
 		}
 	}
@@ -139,11 +139,11 @@ func isSubPathMount(rel string) bool {
 	return len(parts) == 4 && parts[0] == subPathsDir
 }
 
-// isMemoryVolume matches volumes/<plugin>/<name> of a plugin that mounts a tmpfs.
+// isMemoryVolume matches volumes/<plugin>/<name> of a plugin that mounts a tmpfs or a hugetlbfs.
 func isMemoryVolume(rel string) bool {
 	parts := strings.Split(rel, "/")
 	return len(parts) == 3 && parts[0] == volumesDir && slices.Contains(memoryPlugins(), parts[1])
 }
 
-// memoryPlugins returns the plugins that mount a tmpfs.
+// memoryPlugins returns the plugins that mount a tmpfs or a hugetlbfs.
 func memoryPlugins() []string { return []string{pluginEmptyDir, pluginSecret, pluginProjected} }

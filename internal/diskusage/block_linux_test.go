@@ -14,4 +14,5 @@ func TestBlockSize(t *testing.T) {
 	u := usage(&unix.Statfs_t{Blocks: 3, Bfree: 2, Frsize: 512, Bsize: 4096})
 	assert.Equal(t, uint64(1024), u.CapacityBytes-u.UsedBytes)
 	assert.Equal(t, []uint64{0, 0, 2}, []uint64{amount(int64(-1)), amount(uint64(0)), amount(int64(2))})
+	assert.Zero(t, usage(&unix.Statfs_t{Files: ^uint64(0), Ffree: ^uint64(0)}).Inodes, "there is no limit")
 }

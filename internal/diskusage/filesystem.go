@@ -24,10 +24,11 @@ func FileSystem(path string) (runtime.FSUsage, error) {
 
 func usage(st *unix.Statfs_t) runtime.FSUsage {
 	size := blockSize(st)
+	files := amount(int64(st.Files)) //nolint:gosec // all bits are set where there is no limit, as in a hugetlbfs
 	return runtime.FSUsage{
 		At: time.Now(), CapacityBytes: st.Blocks * size, AvailableBytes: amount(st.Bavail) * size,
 		UsedBytes: (st.Blocks - min(st.Bfree, st.Blocks)) * size,
-		Inodes:    st.Files, InodesUsed: st.Files - min(amount(st.Ffree), st.Files),
+		Inodes:    files, InodesUsed: files - min(amount(st.Ffree), files),
 	}
 }
 
