@@ -246,6 +246,17 @@ func (m *Manager) VolumesInUse() []corev1.UniqueVolumeName {
 	return m.inUse()
 }
 
+// KnownVolumesInUse returns those that VolumesInUse would, as far as they are known: while the directory
+// of a pod cannot be read, there may be more.
+func (m *Manager) KnownVolumesInUse() []corev1.UniqueVolumeName {
+	if err := m.load(); err != nil {
+		return nil // VolumesInUse logs it
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.inUse()
+}
+
 // Run unstages volumes that no pod has any more, and asks drivers for the health of volumes,
 // until ctx is done. It returns nil then.
 func (m *Manager) Run(ctx context.Context) error {

@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/csiname"
 	"github.com/sublet-dev/agent/internal/fsgroup"
@@ -124,14 +127,21 @@ func flag(b bool) string {
 // Any number of pods of one node may use a volume with another access mode.
 func (m *Manager) checkOnePod(o *operation) error {
 	m.mu.Lock()
-	defer m.mu.Unlock()
+	var unread []types.UID
 	for uid, u := range o.state.users {
 		if uid != o.uid && (o.access == corev1.ReadWriteOncePod || u.entry.OnePod != "") {
+			m.mu.Unlock()
 			return fmt.Errorf("volume %s has the access mode ReadWriteOncePod and is in use by the pod with UID %s", o.id.name, uid)
 		}
 	}
-	if o.access == corev1.ReadWriteOncePod && m.othersUnread(o.uid) {
-		return fmt.Errorf("volume %s has the access mode ReadWriteOncePod and may be in use: the volumes of another pod cannot be read", o.id.name)
+	if o.access == corev1.ReadWriteOncePod {
+		unread = slices.Sorted(maps.Keys(m.unread))
+	}
+	m.mu.Unlock()
+	for _, uid := range unread {
+		if uid != o.uid && m.mayHave(uid, &o.id) {
+			return fmt.Errorf("volume %s has the access mode ReadWriteOncePod and may be in use by the pod with UID %s, whose volumes cannot be read", o.id.name, uid)
+		}
 	}
 	return nil
 }

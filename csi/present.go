@@ -6,6 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/mounts"
 )
@@ -73,6 +77,25 @@ func countsAsMounted(target string) bool {
 	}
 	is, known, err := mounts.IsRoot(target)
 	return is || !known && err == nil
+}
+
+// mayHave reports whether a pod whose directory cannot be read may have a volume: the mount table, and for devices
+// the record, are elsewhere. What is not published for it now it gets only after its directory was read.
+func (m *Manager) mayHave(uid types.UID, id *volumeID) bool {
+	if id.block {
+		_, err := os.Lstat(m.paths.record(uid, id))
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	if os.Geteuid() != 0 {
+		return true // what a driver has made is not in the table: see countsAsMounted
+	}
+	pods, err := filepath.EvalSymlinks(m.paths.pods())
+	if err != nil {
+		return true
+	}
+	table, err := m.mountsBelow(filepath.Join(pods, string(uid)))
+	target := "/" + filepath.Join(pluginDirName, id.name, "mount")
+	return err != nil || slices.ContainsFunc(table, func(p mounts.Point) bool { return strings.HasSuffix(p.Path, target) })
 }
 
 // usablePath returns the path of a published volume for the runtime: of a device that of

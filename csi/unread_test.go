@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/csitest"
+	"github.com/sublet-dev/agent/internal/mounts"
+	"github.com/sublet-dev/agent/volume"
 )
 
 // makeUnreadable makes the volumes of a pod unreadable, as a damaged disk does, until restore is called.
@@ -48,12 +51,29 @@ func TestLoad_UnreadablePod(t *testing.T) {
 	require.ErrorIs(t, e.Unmount(t.Context(), "2"), unix.ELOOP)
 	_, err := e.Mount(t.Context(), two)
 	require.ErrorIs(t, err, unix.ELOOP)
-	alone := e.volumeOf(newPod("4"), "alone")
-	alone.PersistentVolume.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
-	_, err = e.Mount(t.Context(), alone)
-	require.ErrorContains(t, err, "may be in use")
+	alone := func(uid, name string) volume.DriverVolume {
+		v := e.volumeOf(newPod(uid), name)
+		v.PersistentVolume.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+		return v
+	}
+	four := alone("4", "alone")
+	_, err = e.Mount(t.Context(), alone("4", "v"))
+	require.ErrorContains(t, err, "may be in use by the pod with UID 2")
+	if os.Geteuid() == 0 { // then the mount table says what the pod has
+		e.mounted(four)
+		_, err = e.Mount(t.Context(), alone("5", "alone"))
+		require.ErrorContains(t, err, "is in use by the pod with UID 4")
+		e.mountsBelow = func(string) ([]mounts.Point, error) { return nil, fs.ErrNotExist }
+		assert.True(t, e.mayHave("2", &volumeID{name: "alone"}))
+		e.mountsBelow = mounts.Below
+	}
+	assert.False(t, e.mayHave("2", &volumeID{name: "disk", block: true}))
+	require.NoError(t, writeRecord(e.paths.record("2", &volumeID{name: "disk", block: true}), record{}))
+	assert.True(t, e.mayHave("2", &volumeID{name: "disk", block: true}))
+	require.NoError(t, os.RemoveAll(filepath.Join(e.paths.plugin(), blockDirName, "disk")))
 	e.loadUnread()
 	assert.Nil(t, e.VolumesInUse())
+	assert.Empty(t, e.KnownVolumesInUse(), "no volume has to be attached")
 
 	restore()
 	e.loadUnread()
@@ -61,5 +81,28 @@ func TestLoad_UnreadablePod(t *testing.T) {
 	assert.FileExists(t, e.mounted(two)+"/file")
 	e.unmounted(two.Pod)
 	e.unmounted(three.Pod)
+	e.unmounted(four.Pod)
+	e.requireNothingLeft()
+}
+
+// VD-7: what other pods wait for can be attached while the directory of one cannot be read.
+func TestKnownVolumesInUse(t *testing.T) {
+	cluster := new(fakeCluster)
+	attach := func(_ *testEnv, cfg *Config) { cfg.Attachments, cfg.Node = cluster, cluster }
+	e := newEnv(t, attach)
+	one, two := e.volumeOf(newPod("1"), "v"), e.volumeOf(newPod("2"), "w")
+	e.mounted(one)
+	e.restart(attach)
+	restore := e.makeUnreadable("1")
+	e.register()
+	e.mounted(two)
+	assert.Nil(t, e.VolumesInUse())
+	assert.Equal(t, []corev1.UniqueVolumeName{"kubernetes.io/csi/csitest.example^w"}, e.KnownVolumesInUse())
+	restore()
+	e.loadUnread()
+	assert.Len(t, e.VolumesInUse(), 2)
+	assert.Equal(t, e.VolumesInUse(), e.KnownVolumesInUse())
+	e.unmounted(one.Pod)
+	e.unmounted(two.Pod)
 	e.requireNothingLeft()
 }

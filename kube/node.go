@@ -68,6 +68,9 @@ type NodeConfig struct {
 	// VolumesInUse returns the volumes that must not be detached from the node, or nil if it does
 	// not know: those of the Node stay then. It must not block. Default: those of Reporter.
 	VolumesInUse func() []corev1.UniqueVolumeName
+	// KnownVolumesInUse returns some of them while VolumesInUse does not know all: they are added to
+	// those of the Node, so that new ones can be attached. It must not block. Default: none.
+	KnownVolumesInUse func() []corev1.UniqueVolumeName
 
 	// ResetExtendedResources reports whether the extended resources that the Node has from before, and the agent
 	// does not report, are set to 0 when the agent starts: pods would be scheduled for devices of a machine that was
@@ -167,6 +170,7 @@ type Node struct {
 	reportedAt time.Time // when a status was last sent
 	reported   []corev1.NodeCondition
 	sent       *corev1.NodeStatus // last; nil: none
+	knownInUse []corev1.UniqueVolumeName
 	answer     *corev1.NodeStatus // what the API server made of it
 	lastErr    string             // last error of the reporter, so that it is logged once
 }

@@ -163,6 +163,10 @@ func (n *Node) status(ctx context.Context, now time.Time) (status corev1.NodeSta
 		status.VolumesInUse = nil // unknown after a panic
 		safe.Do(n.log, "volumes in use", func() { status.VolumesInUse = n.cfg.VolumesInUse() })
 	}
+	n.knownInUse = nil
+	if n.cfg.KnownVolumesInUse != nil {
+		safe.Do(n.log, "known volumes in use", func() { n.knownInUse = n.cfg.KnownVolumesInUse() })
+	}
 	return status, err
 }
 
@@ -205,6 +209,16 @@ func (n *Node) warnTaints(existing *corev1.Node) {
 	}
 }
 
+// withAll returns names with those of more that are not among them.
+func withAll(names, more []corev1.UniqueVolumeName) []corev1.UniqueVolumeName {
+	for _, name := range more {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // controllerAttaches is the annotation of nodes to which the controller-manager of the
 // cluster attaches volumes. It leaves others alone.
 const controllerAttaches = "volumes.kubernetes.io/controller-managed-attach-detach"
@@ -232,6 +246,8 @@ func (n *Node) desired(current *corev1.Node, status corev1.NodeStatus, now time.
 	s.DaemonEndpoints, s.DeclaredFeatures = status.DaemonEndpoints, status.DeclaredFeatures
 	if n.cfg.VolumesInUse == nil || status.VolumesInUse != nil {
 		s.VolumesInUse = status.VolumesInUse
+	} else {
+		s.VolumesInUse = withAll(s.VolumesInUse, n.knownInUse)
 	}
 	runtimeVersion := s.NodeInfo.ContainerRuntimeVersion
 	s.NodeInfo = status.NodeInfo

@@ -119,7 +119,7 @@ func (f *flags) connect(cfg *rest.Config, renewal []agent.Option, plugins plugin
 		ResetExtendedResources: f.devices.isNew,
 	}
 	if csi != nil {
-		node.VolumesInUse = csi.VolumesInUse
+		node.VolumesInUse, node.KnownVolumesInUse = csi.VolumesInUse, csi.KnownVolumesInUse
 	}
 	opts, err := k.NodeOptions(node, sources)
 	if err != nil {
