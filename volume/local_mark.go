@@ -37,21 +37,25 @@ func (m *Manager) hasMark(uid types.UID, path string) (bool, error) {
 	return false, nil
 }
 
-// othersHaveMark reports whether another pod has a mark for path.
+// othersHaveMark reports whether another pod has a mark for path. The error says for which pods that is unknown, if
+// none is known to have one.
 func (m *Manager) othersHaveMark(uid types.UID, path string) (bool, error) {
 	pods, err := os.ReadDir(filepath.Join(m.cfg.Root, "pods"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
+	var errs []error
 	for _, e := range pods {
 		if !e.IsDir() || e.Name() == string(uid) {
 			continue
 		}
-		if marked, err := m.hasMark(types.UID(e.Name()), path); marked || err != nil {
-			return marked, err
+		marked, err := m.hasMark(types.UID(e.Name()), path)
+		if marked {
+			return true, nil
 		}
+		errs = append(errs, err)
 	}
-	return false, nil
+	return false, errors.Join(errs...)
 }
 
 // mark makes a mark for path.

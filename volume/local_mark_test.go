@@ -70,3 +70,40 @@ func TestManager_LocalVolumesHaveSafeNames(t *testing.T) {
 	_, err := m.local(t.Context(), v)
 	require.ErrorIs(t, err, ErrUnsafe)
 }
+
+// A pod whose directory cannot be read keeps others from a local volume only if their group would be new to it, and
+// no other pod is known to have it.
+func TestManager_LocalVolumesBesideAnUnreadablePod(t *testing.T) {
+	m, dir := manager(t, nil), t.TempDir()
+	first := localVolume("uid-1", dir)
+	_, err := m.local(t.Context(), first)
+	require.NoError(t, err)
+	unreadable := m.cfg.Root + "/pods/uid-0/volumes"
+	require.NoError(t, os.MkdirAll(m.cfg.Root+"/pods/uid-0", 0o700))
+	require.NoError(t, os.Symlink(unreadable, unreadable))
+	t.Cleanup(func() { require.NoError(t, os.Remove(unreadable)) })
+	require.NoError(t, os.WriteFile(dir+"/file", nil, 0o600))
+	unchanged := func() {
+		t.Helper()
+		info, err := os.Stat(dir + "/file")
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode())
+	}
+
+	_, err = m.local(t.Context(), localVolume("uid-2", dir))
+	require.NoError(t, err, "a pod that can be read has it")
+	unchanged()
+	for _, uid := range []types.UID{"uid-1", "uid-2"} {
+		require.NoError(t, m.Unmount(t.Context(), uid))
+	}
+	_, err = m.local(t.Context(), localVolume("uid-3", dir))
+	require.NoError(t, err, "it has its group already")
+	unchanged()
+	require.NoError(t, m.Unmount(t.Context(), "uid-3"))
+
+	require.NoError(t, os.Chmod(dir, 0o700)) // without the bits of a group
+	_, err = m.local(t.Context(), localVolume("uid-4", dir))
+	require.ErrorContains(t, err, "may have "+dir+" with another group")
+	require.ErrorContains(t, err, "uid-0")
+	unchanged()
+}

@@ -96,10 +96,13 @@ func (m *Manager) setUpLocal(ctx context.Context, v *DriverVolume, path string) 
 func (m *Manager) applyLocalGroup(ctx context.Context, v *DriverVolume, path string, group int64) error {
 	log := m.cfg.Logger.With(logattr.Pod(v.Pod), logattr.PodUID(v.Pod.UID), slog.String("volume", v.PersistentVolume.Name))
 	shared, err := m.othersHaveMark(v.Pod.UID, path)
-	if err != nil {
-		return err
-	}
-	if !shared {
+	switch {
+	case err != nil && fsgroup.IsApplied(path, group):
+		log.Warn("volume files left as they are: another pod may have the volume", logattr.Err(err))
+		return nil
+	case err != nil:
+		return fmt.Errorf("another pod may have %s with another group: %w", path, err)
+	case !shared:
 		return fsgroup.Apply(ctx, path, group, fsgroup.ChangePolicy(v.Pod), log)
 	}
 	var st unix.Stat_t

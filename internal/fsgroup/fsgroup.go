@@ -51,7 +51,7 @@ func Apply(ctx context.Context, path string, gid int64, policy corev1.PodFSGroup
 	w := walker{ctx: ctx, gid: int(gid)}
 	if policy == corev1.FSGroupChangeOnRootMismatch {
 		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err == nil && int64(st.Gid) == gid && uint32(st.Mode)&dirBits == dirBits { //nolint:unconvert // uint16 on other systems
+		if err := unix.Fstat(fd, &st); err == nil && isComplete(&st, gid) {
 			return unix.Close(fd)
 		}
 	}
@@ -63,6 +63,17 @@ func Apply(ctx context.Context, path string, gid int64, policy corev1.PodFSGroup
 		return fmt.Errorf("give the volume to group %d: %w", gid, err)
 	}
 	return nil
+}
+
+// IsApplied reports whether Apply has given the directory at path to the group, with all that was in it then.
+func IsApplied(path string, gid int64) bool {
+	var st unix.Stat_t
+	return unix.Stat(path, &st) == nil && isComplete(&st, gid)
+}
+
+// isComplete reports whether a directory is as Apply leaves it, which changes it last.
+func isComplete(st *unix.Stat_t, gid int64) bool {
+	return int64(st.Gid) == gid && uint32(st.Mode)&dirBits == dirBits //nolint:unconvert // uint16 on other systems
 }
 
 type walker struct {
