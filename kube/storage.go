@@ -150,14 +150,18 @@ func (s *Storage) Attached(ctx context.Context, driver, handle string) (map[stri
 	defer cancel()
 	poll := time.NewTicker(attachPollPeriod)
 	defer poll.Stop()
+	var last error
 	for {
 		publishContext, err := s.attached(ctx, driver, handle)
 		if err == nil {
 			return publishContext, nil
 		}
+		if last == nil || ctx.Err() == nil { // a request that the end has cut off says nothing
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return nil, last
 		case <-poll.C:
 		}
 	}

@@ -16,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/sublet-dev/agent/internal/csiname"
+	agentruntime "github.com/sublet-dev/agent/runtime"
 )
 
 // A driver is removed from the CSINode for a change only where the API server rejects that: without it, no pods with its
@@ -77,4 +80,24 @@ func TestStorage_ChangesDrivers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What the attacher says is not lost because the last request for it was cut off.
+func TestStorage_AttachedReturnsTheLastAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: csiname.Attachment("d", "h", "n")}}
+		a.Status.AttachError = &storagev1.VolumeError{Message: "no slot", ErrorCode: new(int32(codeResourceExhausted))}
+		s, client := newStorage(t, StorageConfig{}, a)
+		asked := 0
+		client.PrependReactor("get", "volumeattachments", func(k8stesting.Action) (bool, runtime.Object, error) {
+			if asked++; asked == 1 {
+				return false, nil, nil
+			}
+			time.Sleep(attachTimeout)
+			return true, nil, context.DeadlineExceeded
+		})
+		_, err := s.Attached(t.Context(), "d", "h")
+		require.ErrorIs(t, err, agentruntime.ErrVolumeLimit)
+		require.ErrorContains(t, err, "no slot")
+	})
 }
