@@ -16,7 +16,6 @@ import (
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/csiname"
 	"github.com/sublet-dev/agent/internal/fsgroup"
@@ -73,6 +72,9 @@ func (m *Manager) mount(ctx context.Context, o *operation) error {
 	if err := m.prepare(ctx, o); err != nil {
 		return err
 	}
+	if err := m.checkUnread(o); err != nil {
+		return err
+	}
 	o.entry = record{
 		Name: o.id.name, Handle: o.id.handle, Driver: o.id.driver, Node: m.cfg.NodeName, Lifecycle: o.lifecycle(),
 		Attachable: flag(o.attachable), OnePod: flag(o.access == corev1.ReadWriteOncePod),
@@ -127,19 +129,25 @@ func flag(b bool) string {
 // Any number of pods of one node may use a volume with another access mode.
 func (m *Manager) checkOnePod(o *operation) error {
 	m.mu.Lock()
-	var unread []types.UID
+	defer m.mu.Unlock()
 	for uid, u := range o.state.users {
 		if uid != o.uid && (o.access == corev1.ReadWriteOncePod || u.entry.OnePod != "") {
-			m.mu.Unlock()
 			return fmt.Errorf("volume %s has the access mode ReadWriteOncePod and is in use by the pod with UID %s", o.id.name, uid)
 		}
 	}
-	if o.access == corev1.ReadWriteOncePod {
-		unread = slices.Sorted(maps.Keys(m.unread))
+	return nil
+}
+
+// checkUnread is checkOnePod for pods whose directories cannot be read.
+func (m *Manager) checkUnread(o *operation) error {
+	if o.access != corev1.ReadWriteOncePod {
+		return nil
 	}
+	m.mu.Lock()
+	unread := slices.Sorted(maps.Keys(m.unread))
 	m.mu.Unlock()
 	for _, uid := range unread {
-		if uid != o.uid && m.mayHave(uid, &o.id) {
+		if uid != o.uid && m.mayHave(uid, o) {
 			return fmt.Errorf("volume %s has the access mode ReadWriteOncePod and may be in use by the pod with UID %s, whose volumes cannot be read", o.id.name, uid)
 		}
 	}

@@ -79,23 +79,31 @@ func countsAsMounted(target string) bool {
 	return is || !known && err == nil
 }
 
-// mayHave reports whether a pod whose directory cannot be read may have a volume: the mount table, and for devices
-// the record, are elsewhere. What is not published for it now it gets only after its directory was read.
-func (m *Manager) mayHave(uid types.UID, id *volumeID) bool {
-	if id.block {
-		_, err := os.Lstat(m.paths.record(uid, id))
+// mayHave reports whether a pod whose directory cannot be read may have a volume, by what is elsewhere: the record of a
+// device, the mount table, and what is staged. What is not published for that pod it gets only after its directory was read.
+func (m *Manager) mayHave(uid types.UID, o *operation) bool {
+	if o.id.block {
+		_, err := os.Lstat(m.paths.record(uid, &o.id))
 		return !errors.Is(err, fs.ErrNotExist)
-	}
-	if os.Geteuid() != 0 {
-		return true // what a driver has made is not in the table: see countsAsMounted
 	}
 	pods, err := filepath.EvalSymlinks(m.paths.pods())
 	if err != nil {
 		return true
 	}
 	table, err := m.mountsBelow(filepath.Join(pods, string(uid)))
-	target := "/" + filepath.Join(pluginDirName, id.name, "mount")
-	return err != nil || slices.ContainsFunc(table, func(p mounts.Point) bool { return strings.HasSuffix(p.Path, target) })
+	target := "/" + filepath.Join(pluginDirName, o.id.name, "mount")
+	if err != nil || slices.ContainsFunc(table, func(p mounts.Point) bool { return strings.HasSuffix(p.Path, target) }) {
+		return true
+	}
+	if !o.client.can[canStage] {
+		return true // it may publish by links, which only the directory has
+	}
+	dir, path := m.paths.staging(&o.id)
+	if _, err := os.Lstat(filepath.Join(dir, recordName)); errors.Is(err, fs.ErrNotExist) {
+		return false // it is published for no pod
+	}
+	staged, err := m.isMounted(path) // its driver mounts, so that the table has all of it
+	return err != nil || !staged
 }
 
 // usablePath returns the path of a published volume for the runtime: of a device that of

@@ -59,18 +59,23 @@ func TestLoad_UnreadablePod(t *testing.T) {
 	four := alone("4", "alone")
 	_, err = e.Mount(t.Context(), alone("4", "v"))
 	require.ErrorContains(t, err, "may be in use by the pod with UID 2")
-	if os.Geteuid() == 0 { // then the mount table says what the pod has
-		e.mounted(four)
-		_, err = e.Mount(t.Context(), alone("5", "alone"))
-		require.ErrorContains(t, err, "is in use by the pod with UID 4")
-		e.mountsBelow = func(string) ([]mounts.Point, error) { return nil, fs.ErrNotExist }
-		assert.True(t, e.mayHave("2", &volumeID{name: "alone"}))
-		e.mountsBelow = mounts.Below
+	e.mounted(four)
+	_, err = e.Mount(t.Context(), alone("5", "alone"))
+	require.ErrorContains(t, err, "is in use by the pod with UID 4")
+	mayHave := func(name string, block, stages bool) bool {
+		return e.mayHave("2", &operation{id: volumeID{csitest.Name, name, "pv-" + name, block}, client: &client{can: map[capability]bool{canStage: stages}}})
 	}
-	assert.False(t, e.mayHave("2", &volumeID{name: "disk", block: true}))
-	require.NoError(t, writeRecord(e.paths.record("2", &volumeID{name: "disk", block: true}), record{}))
-	assert.True(t, e.mayHave("2", &volumeID{name: "disk", block: true}))
-	require.NoError(t, os.RemoveAll(filepath.Join(e.paths.plugin(), blockDirName, "disk")))
+	assert.Equal(t, os.Geteuid() != 0, mayHave("alone", false, true), "the mount table has what is staged")
+	assert.True(t, mayHave("alone", false, false), "it may be published by a link")
+	assert.True(t, mayHave("v", false, true))
+	assert.False(t, mayHave("never", false, true))
+	e.mountsBelow = func(string) ([]mounts.Point, error) { return nil, fs.ErrNotExist }
+	assert.True(t, mayHave("never", false, true))
+	e.mountsBelow = mounts.Below
+	assert.False(t, mayHave("disk", true, true))
+	require.NoError(t, writeRecord(e.paths.record("2", &volumeID{name: "pv-disk", block: true}), record{}))
+	assert.True(t, mayHave("disk", true, true))
+	require.NoError(t, os.RemoveAll(filepath.Join(e.paths.plugin(), blockDirName, "pv-disk")))
 	e.loadUnread()
 	assert.Nil(t, e.VolumesInUse())
 	assert.Empty(t, e.KnownVolumesInUse(), "no volume has to be attached")
