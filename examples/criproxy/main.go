@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -25,15 +26,16 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+	if err := run(ctx, os.Args[1:], os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "criproxy:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, args []string) error {
+func run(ctx context.Context, args []string, stderr io.Writer) error {
 	var rules []runtimetest.Rule
 	flags := flag.NewFlagSet("criproxy", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // main prints errors
 	listen := flags.String("listen", "unix:///tmp/criproxy.sock", "where to serve")
 	to := flags.String("to", "unix:///run/containerd/containerd.sock", "the runtime")
 	seed := flags.Uint64("seed", 1, "the same seed, rules and calls give the same faults")
@@ -42,13 +44,23 @@ func run(ctx context.Context, args []string) error {
 		rules = append(rules, r)
 		return err
 	})
-	if err := flags.Parse(args); err != nil {
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(stderr)
+		flags.Usage()
 		return err
+	case err != nil:
+		return fmt.Errorf("%w; see -help", err)
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q; see -help", flags.Arg(0))
 	}
 	for name, address := range map[string]string{"listen": *listen, "to": *to} {
 		if err := cri.CheckEndpoint(address); err != nil {
 			return fmt.Errorf("-%s: %w", name, err)
 		}
+	}
+	if *listen == *to {
+		return fmt.Errorf("-listen and -to are the same socket: %s", *to)
 	}
 	cc, err := grpc.NewClient(*to, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
@@ -59,10 +71,24 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	lis, err := net.Listen("unix", strings.TrimPrefix(*listen, "unix://"))
+	lis, err := serve(strings.TrimPrefix(*listen, "unix://"))
 	if err != nil {
-		return err
+		return fmt.Errorf("-listen: %w", err)
 	}
-	fmt.Fprintf(os.Stderr, "criproxy: serving %s for %s\n", *listen, *to)
+	fmt.Fprintf(stderr, "criproxy: serving %s for %s\n", *listen, *to)
 	return p.Serve(ctx, lis)
+}
+
+// serve makes the socket, in place of one that a killed process left.
+func serve(path string) (net.Listener, error) {
+	c, err := net.Dial("unix", path)
+	if err == nil {
+		return nil, errors.Join(fmt.Errorf("%s: another process serves the socket", path), c.Close())
+	}
+	if info, errStat := os.Lstat(path); errStat == nil && info.Mode().Type() == os.ModeSocket && errors.Is(err, syscall.ECONNREFUSED) {
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	return net.Listen("unix", path)
 }

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"flag"
+	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -18,11 +22,16 @@ import (
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
 )
 
+// A proxy starts where a killed one has left its socket.
 func TestRun_InjectsFaultsByRule(t *testing.T) {
 	rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{})})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rt.Close()) }()
 	dir := t.TempDir()
+	killed, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "bad"), Net: "unix"})
+	require.NoError(t, err)
+	killed.SetUnlinkOnClose(false)
+	require.NoError(t, killed.Close(), "the socket stays, as after a kill")
 	lis, err := net.Listen("unix", filepath.Join(dir, "good"))
 	require.NoError(t, err)
 	s := grpc.NewServer()
@@ -33,7 +42,7 @@ func TestRun_InjectsFaultsByRule(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- run(ctx, []string{"-listen", "unix://" + dir + "/bad", "-to", "unix://" + dir + "/good", "-rule", "fault=fail,rpc=Version,code=Internal"})
+		done <- run(ctx, []string{"-listen", "unix://" + dir + "/bad", "-to", "unix://" + dir + "/good", "-rule", "fault=fail,rpc=Version,code=Internal"}, io.Discard)
 	}()
 	cc, err := grpc.NewClient("unix://"+dir+"/bad", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	require.NoError(t, err)
@@ -47,11 +56,34 @@ func TestRun_InjectsFaultsByRule(t *testing.T) {
 	assert.NoError(t, <-done)
 }
 
-func TestRun_NamesInvalidRules(t *testing.T) {
-	assert.ErrorContains(t, run(t.Context(), []string{"-rule", "fault=nope"}), `unknown fault "nope"; use delay, hang`)
-}
-
-func TestRun_NamesInvalidAddresses(t *testing.T) {
-	assert.ErrorContains(t, run(t.Context(), []string{"-to", "/run/my.sock"}), `-to: endpoint "/run/my.sock" must be unix:///path`)
-	assert.ErrorContains(t, run(t.Context(), []string{"-listen", "bad.sock"}), "-listen: endpoint")
+// Errors say what to write.
+func TestRun_NamesInvalidFlags(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	lis, err := net.Listen("unix", filepath.Join(dir, "served"))
+	require.NoError(t, err)
+	defer lis.Close()
+	for want, args := range map[string][]string{
+		`unknown fault "nope"; use delay, hang`:                    {"-rule", "fault=nope"},
+		`fault required: delay, hang`:                              {"-rule", "rpc=Version"},
+		`rpc "Versions": the CRI has no such call`:                 {"-rule", "fault=fail,rpc=Versions"},
+		`fault=delay needs delay=`:                                 {"-rule", "fault=delay,rpc=Version"},
+		`times: unknown name; use fault, rpc`:                      {"-rule", "fault=fail,times=2"},
+		`-to: endpoint "/run/my.sock" must be unix:///path`:        {"-to", "/run/my.sock"},
+		"-listen: endpoint":                                        {"-listen", "bad.sock"},
+		"-listen and -to are the same socket":                      {"-listen", "unix:///a.sock", "-to", "unix:///a.sock"},
+		"-listen: " + dir + "/served: another process serves":      {"-listen", "unix://" + dir + "/served"},
+		"-listen: listen unix " + file + ": bind: address already": {"-listen", "unix://" + file},
+		"flag provided but not defined: -rules; see -help":         {"-rules", "fault=fail"},
+		`unexpected argument "fault=fail"; see -help`:              {"fault=fail"},
+	} {
+		var out bytes.Buffer
+		require.ErrorContains(t, run(t.Context(), args, &out), want)
+		assert.Empty(t, out.String(), "main prints the error, once")
+	}
+	require.FileExists(t, file)
+	var out bytes.Buffer
+	require.ErrorIs(t, run(t.Context(), []string{"-help"}, &out), flag.ErrHelp)
+	assert.Contains(t, out.String(), "-listen")
 }

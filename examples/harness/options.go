@@ -39,9 +39,9 @@ type settings struct {
 func parse(args []string, getenv func(string) string, stderr io.Writer) (*settings, error) {
 	s := &settings{}
 	flags := flag.NewFlagSet("harness", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	flags.SetOutput(io.Discard) // run prints errors
 	flags.Usage = func() {
-		fmt.Fprint(stderr, "usage: harness -endpoint unix:///path.sock [flags]\n       harness [-html FILE] REPORT.json REPORT.json ...\n\n"+
+		fmt.Fprint(flags.Output(), "usage: harness -endpoint unix:///path.sock [flags]\n       harness [-html FILE] REPORT.json REPORT.json ...\n\n"+
 			"An environment variable sets the default of each flag: CRI_SECOND_IMAGE that of -second-image.\n\n")
 		flags.PrintDefaults()
 	}
@@ -55,8 +55,13 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (*settin
 			}
 		}
 	})
-	if err := flags.Parse(args); err != nil {
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(stderr)
+		flags.Usage()
 		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("%w; -help prints all flags", err)
 	}
 	s.reports = flags.Args()
 	if endpoint := getenv("CRI_ENDPOINT"); endpoint != "" && len(s.endpoints)+len(s.reports) == 0 {

@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -64,7 +63,9 @@ func TestParse(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			s, err := parse(tc.args, func(name string) string { return tc.env[name] }, io.Discard)
+			var out strings.Builder
+			s, err := parse(tc.args, func(name string) string { return tc.env[name] }, &out)
+			assert.Empty(t, out.String(), "run prints the error, once")
 			if tc.err != "" {
 				require.ErrorContains(t, err, tc.err)
 				return

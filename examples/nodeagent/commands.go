@@ -97,9 +97,9 @@ func runCommand(ctx context.Context, name string, args []string, in io.Reader, o
 	cmd := commands()[name]
 	f := &commandFlags{}
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
-	fs.SetOutput(errOut)
+	fs.SetOutput(io.Discard) // execute prints errors
 	fs.Usage = func() {
-		fmt.Fprintf(errOut, "usage: nodeagent %s\n", cmd.usage)
+		fmt.Fprintf(fs.Output(), "usage: nodeagent %s\n", cmd.usage)
 		fs.PrintDefaults()
 	}
 	fs.StringVar(&f.rootDir, "root-dir", defaultRootDir, "that of the agent")
@@ -108,8 +108,13 @@ func runCommand(ctx context.Context, name string, args []string, in io.Reader, o
 		cmd.define(fs, f)
 	}
 	positional, err := parseInterleaved(fs, args)
-	if err != nil {
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fs.SetOutput(errOut)
+		fs.Usage()
 		return err
+	case err != nil:
+		return fmt.Errorf("%w; see nodeagent %s -help", err, name)
 	}
 	f.stdin, f.tty = f.stdin || f.both, f.tty || f.both
 	return cmd.run(newClient(f, in, out, errOut), ctx, positional)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"flag"
 	"net"
 	"os"
 	"path/filepath"
@@ -90,6 +91,9 @@ func TestCommands(t *testing.T) {
 func TestParseInterleaved(t *testing.T) {
 	var out bytes.Buffer
 	err := runCommand(t.Context(), "logs", []string{"-x"}, nil, &out, &out)
-	require.Error(t, err)
+	require.ErrorContains(t, err, "not defined: -x; see nodeagent logs -help")
+	require.Empty(t, out.String(), "execute prints the error, once")
+	require.ErrorIs(t, runCommand(t.Context(), "logs", []string{"web", "-help"}, nil, &out, &out), flag.ErrHelp)
 	assert.Contains(t, out.String(), "usage: nodeagent logs POD")
+	assert.Contains(t, out.String(), "-tail")
 }

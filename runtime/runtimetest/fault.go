@@ -51,10 +51,13 @@ type Rule struct {
 
 // check returns the first error of a rule.
 func (r Rule) check() error {
+	const faults = "delay, hang, fail, drop, break-stream, duplicate, reorder or corrupt"
 	switch r.Fault {
 	case Delay, Hang, Fail, Drop, BreakStream, Duplicate, Reorder, Corrupt:
+	case "":
+		return errors.New("rule: fault required: " + faults)
 	default:
-		return fmt.Errorf("rule: unknown fault %q; use delay, hang, fail, drop, break-stream, duplicate, reorder or corrupt", r.Fault)
+		return fmt.Errorf("rule: unknown fault %q; use %s", r.Fault, faults)
 	}
 	if _, err := path.Match(r.RPC, ""); err != nil {
 		return fmt.Errorf("rule: rpc %q: %w", r.RPC, err)
@@ -90,7 +93,8 @@ func (r Rule) String() string {
 }
 
 // ParseRule parses a rule such as fault=delay,rpc=StartContainer,delay=2s,count=3.
-// The names are those of Rule's fields in lower case.
+// The names are those of Rule's fields in lower case. A rule that can have no effect is
+// an error: one for a call that the CRI does not have, or a delay of nothing.
 func ParseRule(s string) (Rule, error) {
 	var r Rule
 	for part := range strings.SplitSeq(s, ",") {
@@ -102,10 +106,31 @@ func ParseRule(s string) (Rule, error) {
 			return r, fmt.Errorf("rule %q: %s: %w", s, name, err)
 		}
 	}
-	if err := r.check(); err != nil {
+	err := r.check()
+	switch {
+	case err != nil:
+	case r.RPC != "" && !r.matchesCRI():
+		err = fmt.Errorf("rpc %q: the CRI has no such call; write it like StartContainer or *Container", r.RPC)
+	case r.Fault == Delay && r.Delay == 0:
+		err = errors.New("fault=delay needs delay=, such as delay=2s")
+	}
+	if err != nil {
 		return r, fmt.Errorf("rule %q: %w", s, err)
 	}
 	return r, nil
+}
+
+// matchesCRI reports whether the CRI has a call that the rule matches.
+func (r Rule) matchesCRI() bool {
+	services := v1.File_staging_src_k8s_io_cri_api_pkg_apis_runtime_v1_api_proto.Services()
+	for i := range services.Len() {
+		for j, methods := 0, services.Get(i).Methods(); j < methods.Len(); j++ {
+			if ok, _ := path.Match(r.RPC, string(methods.Get(j).Name())); ok {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (r *Rule) set(name, value string) (err error) {
@@ -139,7 +164,7 @@ func (r *Rule) set(name, value string) (err error) {
 		}
 		return fmt.Errorf("invalid gRPC code %q; write it like Unavailable", value)
 	default:
-		return errors.New("unknown name")
+		return errors.New("unknown name; use fault, rpc, pod, skip, count, probability, from, until, delay, code or after")
 	}
 	return err
 }

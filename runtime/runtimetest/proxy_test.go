@@ -274,7 +274,7 @@ func TestParseRule(t *testing.T) {
 		RPC: "Start*", Pod: "web", Skip: 1, Count: 2, Probability: 0.25, From: time.Second, Until: time.Minute,
 		Fault: Drop, Code: codes.Unavailable,
 	}, r)
-	for _, bad := range []string{"", "rpc=x", "fault=none", "fault=fail,code=Nope", "fault=delay,delay=-1s", "fault=hang,probability=2", "fault=hang,rpc=[", "fault=hang,hm=1"} {
+	for _, bad := range []string{"", "rpc=x", "fault=none", "fault=fail,code=Nope", "fault=delay,delay=-1s", "fault=hang,probability=2", "fault=hang,rpc=[", "fault=hang,hm=1", "fault=hang,rpc=Versions", "fault=delay"} {
 		_, err := ParseRule(bad)
 		assert.Error(t, err, bad)
 	}
