@@ -52,6 +52,9 @@ func imageCases() []testCase {
 		{"a pull gives the image's id", "the image that was pulled could not be found again", 0, func(c *CaseT) {
 			ref, err := c.pull(c.s.image)
 			c.ok(err, "pull image")
+			if ref == "" {
+				c.fatal("image_ref of the pull is empty")
+			}
 			img := c.image(ref)
 			c.check(img != nil, "no image is known by the pulled image_ref %q", ref)
 			same(c, c.image(c.s.image).GetId(), ref, "image_ref of the pull")

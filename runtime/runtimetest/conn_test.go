@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -39,4 +40,23 @@ func TestRun_TakesLargeLists(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, r.Cases, 1)
 	assert.Equal(t, Passed, r.Cases[0].Result, r.Cases[0].String())
+}
+
+// A call that hangs is a failure that says so, with the time.
+func TestRun_SaysHowLongACallHung(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung := simulatedConn(t, Rule{Fault: Hang, RPC: "StopContainer"})
+		r, err := Run(t.Context(), hung, only("stopping a container that is not there"), WithoutProcesses())
+		require.NoError(t, err)
+		require.Len(t, r.Cases, 1)
+		assert.Contains(t, r.Cases[0].String(), "StopContainer: no response within 4m0s")
+	})
+}
+
+// A runtime that accepts connections and does not respond is an error, and not waited for for ever.
+func TestRun_EndsWhereTheRuntimeDoesNotRespond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, err := Run(t.Context(), simulatedConn(t, Rule{Fault: Hang}), only("stopping a container that is not there"))
+		require.ErrorContains(t, err, "get the version of the runtime: rpc error: code = DeadlineExceeded desc = Version: no response within 1m0s")
+	})
 }

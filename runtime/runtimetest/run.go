@@ -81,10 +81,15 @@ func Run(ctx context.Context, cc *grpc.ClientConn, opts ...Option) (Report, erro
 	return s.end(), ctx.Err()
 }
 
+// versionTimeout bounds the first call: a runtime that accepts connections and never responds is not waited for.
+const versionTimeout = time.Minute
+
 // begin prepares the runtime, which must respond.
 func (s *suite) begin(ctx context.Context) error {
 	start := time.Now()
-	v, err := v1.NewRuntimeServiceClient(s.cc).Version(ctx, &v1.VersionRequest{})
+	versionCtx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	v, err := v1.NewRuntimeServiceClient(kubeletConn{s.cc}).Version(versionCtx, &v1.VersionRequest{})
 	if err != nil {
 		return fmt.Errorf("get the version of the runtime: %w", err)
 	}

@@ -210,7 +210,7 @@ func TestRuntime(t *testing.T, dial func(testing.TB) *grpc.ClientConn, opts ...O
 
 // getImages pulls the images that the runtime does not have.
 func (s *suite) getImages(ctx context.Context) error {
-	is := v1.NewImageServiceClient(s.cc)
+	is := v1.NewImageServiceClient(kubeletConn{s.cc})
 	for _, ref := range []string{s.image, s.second} {
 		if ref == "" {
 			continue
