@@ -9,13 +9,13 @@ import (
 
 // compile converts a command to a script, so that common test pods behave in a
 // simulation as they do on a machine: sleep, echo, exit, true, false, and sh -c
-// of these, parted by ; or & or newlines, with traps of TERM that ignore it or
+// of these, parted by ; or & or && or newlines, with traps of TERM that ignore it or
 // exit. ok is false for anything else.
 func compile(argv []string) (s Script, ok bool) {
 	if len(argv) == 0 {
 		return Script{}, false
 	}
-	steps := [][]string{argv}
+	steps := []step{{argv: argv}}
 	if shell := argv[0]; slices.Contains([]string{"sh", "/bin/sh", "bash", "/bin/bash"}, shell) {
 		if len(argv) < 3 || argv[1] != "-c" {
 			return Script{}, false
@@ -24,13 +24,23 @@ func compile(argv []string) (s Script, ok bool) {
 			return Script{}, false
 		}
 	}
+	s, _, ok = compileSteps(steps)
+	return s, ok
+}
+
+// compileSteps converts the commands of a shell. exits is true if one of them ends the shell.
+func compileSteps(steps []step) (s Script, exits, ok bool) {
 	var code int32
 	for _, step := range steps {
-		done, understood := s.step(step, &code)
+		if step.ifSucceeded && code != 0 {
+			continue
+		}
+		done, understood := s.step(step.argv, &code)
 		if !understood {
-			return Script{}, false
+			return Script{}, false, false
 		}
 		if done {
+			exits = true
 			break
 		}
 	}
@@ -38,7 +48,13 @@ func compile(argv []string) (s Script, ok bool) {
 		s.RunFor = time.Nanosecond // 0 would mean without end
 	}
 	s.ExitCodes = []int32{code}
-	return s, true
+	return s, exits, true
+}
+
+// step is one command of a shell.
+type step struct {
+	argv        []string
+	ifSucceeded bool // it runs only if the one before it has succeeded
 }
 
 // forever is the duration of sleep infinity.
@@ -117,8 +133,9 @@ func sleepTime(arg string) (time.Duration, bool) {
 
 // split takes a shell text apart into commands and words. Texts with anything
 // that a shell would interpret, but for quotes, are left alone.
-func split(text string) (steps [][]string, ok bool) {
+func split(text string) (steps []step, ok bool) {
 	var argv []string
+	ifSucceeded := false
 	var word strings.Builder
 	quoted, inWord := byte(0), false
 	endWord := func() {
@@ -131,7 +148,8 @@ func split(text string) (steps [][]string, ok bool) {
 	endStep := func() {
 		endWord()
 		if len(argv) > 0 {
-			steps = append(steps, argv)
+			steps = append(steps, step{argv, ifSucceeded})
+			ifSucceeded = false
 		}
 		argv = nil
 	}
@@ -150,6 +168,7 @@ func split(text string) (steps [][]string, ok bool) {
 			endStep()
 		case c == '&' && strings.HasPrefix(text[i:], "&&"):
 			endStep()
+			ifSucceeded = true
 			i++
 		case c == '&':
 			endStep()

@@ -57,8 +57,8 @@ func shell(ctx context.Context, sio embedded.IO) (code int32, err error) {
 		if ok && len(steps) == 0 {
 			continue
 		}
-		script, understood := compile([]string{"sh", "-c", lines.Text()})
-		if !understood {
+		script, exits, understood := compileSteps(steps)
+		if !ok || !understood {
 			printLine(sio, OutputLine{Stderr: true, Text: "sh: command not simulated: " + lines.Text()})
 			code = 127
 			continue
@@ -66,7 +66,7 @@ func shell(ctx context.Context, sio embedded.IO) (code int32, err error) {
 		if code, err = play(ctx, script, sio); err != nil {
 			return 0, err
 		}
-		if ok && slices.ContainsFunc(steps, func(argv []string) bool { return argv[0] == "exit" }) {
+		if exits {
 			return code, nil
 		}
 	}

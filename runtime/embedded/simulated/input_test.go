@@ -33,6 +33,7 @@ func TestExecutor_ReadsInput(t *testing.T) {
 	}{
 		"a shell":                     {[]string{"sh"}, "echo -n hello\n", "hello", 0},
 		"a shell that waits":          {[]string{"/bin/sh"}, "sleep 5; echo a\n\necho b\n", "a\nb\n", 0},
+		"a shell that is not to end":  {[]string{"sh"}, "false && exit 3\necho a\n", "a\n", 0},
 		"a shell that is told to end": {[]string{"sh", "-i"}, "exit 3\necho never\n", "", 3},
 		"a shell's last code":         {[]string{"sh"}, "false\n", "", 1},
 		"what no simulation knows":    {[]string{"sh"}, "nginx\n", "sh: command not simulated: nginx\n", 127},

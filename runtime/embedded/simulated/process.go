@@ -270,7 +270,7 @@ func (p *process) Exec(ctx context.Context, e embedded.Exec) (int32, error) {
 func killsInit(argv []string) (syscall.Signal, bool) {
 	if len(argv) == 3 && argv[0] == "sh" && argv[1] == "-c" {
 		if steps, ok := split(argv[2]); ok && len(steps) == 1 {
-			argv = steps[0]
+			argv = steps[0].argv
 		}
 	}
 	if len(argv) < 2 || argv[0] != "kill" || argv[len(argv)-1] != "1" {

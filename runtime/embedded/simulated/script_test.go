@@ -42,6 +42,8 @@ func TestCompile(t *testing.T) {
 		"exit alone":       {cmd: []string{"sh", "-c", "exit"}, want: Script{RunFor: 1, ExitCodes: []int32{0}}},
 		"lines":            {cmd: []string{"sh", "-c", "true\nfalse"}, want: Script{RunFor: 1, ExitCodes: []int32{1}}},
 		"and":              {cmd: []string{"sh", "-c", "true&&false"}, want: Script{RunFor: 1, ExitCodes: []int32{1}}},
+		"and, failed":      {cmd: []string{"sh", "-c", "false && sleep 5 && unknown &&\nexit 3; echo a"}, want: Script{RunFor: 1, ExitCodes: []int32{0}, Output: []OutputLine{{Text: "a"}}}},
+		"and, at the end":  {cmd: []string{"sh", "-c", "true && false && exit 3"}, want: Script{RunFor: 1, ExitCodes: []int32{1}}},
 		"beside":           {cmd: []string{"sh", "-c", "true&false"}, want: Script{RunFor: 1, ExitCodes: []int32{1}}},
 		"two sleeps":       {cmd: []string{"sh", "-c", "sleep 1; sleep 1"}, want: Script{RunFor: 2 * time.Second, ExitCodes: []int32{0}}},
 		"no sleep":         {cmd: []string{"sleep", "0"}, want: Script{RunFor: 1, ExitCodes: []int32{0}}},
