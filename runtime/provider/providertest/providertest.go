@@ -7,6 +7,9 @@ package providertest
 
 import (
 	"context"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,10 +30,11 @@ const registrationTimeout = time.Second
 
 // TestProvider creates pods made from template, which must run until they are deleted, and
 // requires what provider.Provider promises of each method that the provider has. It leaves
-// no pod behind, and touches no others.
+// no pod behind, and touches no others: its pods have names of their own, in the namespace
+// sublet-test.
 func TestProvider(t *testing.T, p provider.Provider, template *corev1.Pod) {
 	t.Helper()
-	s := &suite{Provider: p, template: template}
+	s := &suite{Provider: p, template: template, id: rand.Uint32()}
 	t.Run("reports a created pod by its UID, namespace and name", s.created)
 	t.Run("has several pods", s.several)
 	t.Run("accepts to delete a missing pod", func(t *testing.T) { s.delete(t, s.pod("missing")) })
@@ -48,12 +52,14 @@ func TestProvider(t *testing.T, p provider.Provider, template *corev1.Pod) {
 type suite struct {
 	provider.Provider
 	template *corev1.Pod
+	id       uint32 // of this run: several may share a provider
 }
 
-// pod returns a pod of the template with a name of its own.
+// pod returns a pod of the template with a name and a UID of its own, in the form of a UUID.
 func (s *suite) pod(name string) *corev1.Pod {
 	pod := s.template.DeepCopy()
-	pod.Namespace, pod.Name, pod.UID = "sublet-test", "providertest-"+name, types.UID("providertest-"+name)
+	pod.Namespace, pod.Name = "sublet-test", fmt.Sprintf("providertest-%08x-%s", s.id, name)
+	pod.UID = types.UID(fmt.Sprintf("%08x-0000-4000-8000-%012x", s.id, crc32.ChecksumIEEE([]byte(name))))
 	podspec.Default(pod)
 	return pod
 }
@@ -62,15 +68,30 @@ func (s *suite) pod(name string) *corev1.Pod {
 func (s *suite) create(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
 	pod := s.pod(name)
+	t.Cleanup(func() { s.delete(t, pod) }) // a creation that failed may have left something
 	if err := s.CreatePod(t.Context(), pod.DeepCopy()); err != nil {
 		t.Fatalf("create pod: %v", err)
 	}
-	t.Cleanup(func() { s.delete(t, pod) })
-	await(t, "pod "+name+" does not run", func() bool {
-		reported := s.reported(t, pod)
-		return reported != nil && reported.Status.Phase == corev1.PodRunning
-	})
+	s.runs(t, pod)
 	return pod
+}
+
+// runs waits until a pod runs, and ends the test if it does not.
+func (s *suite) runs(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	err := await("pod "+pod.Name+" does not run", func() (bool, error) {
+		reported, err := s.reported(t, pod)
+		if reported == nil || err != nil {
+			return false, err
+		}
+		if st := reported.Status; podspec.IsTerminalPhase(st.Phase) {
+			return false, fmt.Errorf("pod %s is %s (%s: %s); pods of the template must run until they are deleted", pod.Name, st.Phase, st.Reason, st.Message)
+		}
+		return reported.Status.Phase == corev1.PodRunning, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // delete deletes a pod and waits until it has ended.
@@ -85,45 +106,57 @@ func (s *suite) delete(t *testing.T, pod *corev1.Pod) {
 			t.Errorf("delete pod: %v; want nil or an error that wraps runtime.ErrNotFound", err)
 			return
 		}
-		await(t, "pod "+pod.Name+" does not end", func() bool {
-			reported := s.reported(t, pod)
-			return reported == nil || podspec.IsTerminalPhase(reported.Status.Phase)
+		err := await("pod "+pod.Name+" does not end", func() (bool, error) {
+			reported, err := s.reported(t, pod)
+			return reported == nil || podspec.IsTerminalPhase(reported.Status.Phase), err
 		})
+		if err != nil {
+			t.Error(err)
+			return
+		}
 	}
 }
 
 // reported returns the pod as GetPods returns it, or nil.
-func (s *suite) reported(t *testing.T, pod *corev1.Pod) *corev1.Pod {
+func (s *suite) reported(t *testing.T, pod *corev1.Pod) (*corev1.Pod, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), timeout)
 	defer cancel()
 	pods, err := s.GetPods(ctx)
 	if err != nil {
-		t.Errorf("get pods: %v", err)
-		return nil
+		return nil, fmt.Errorf("get pods: %w", err)
 	}
 	for _, reported := range pods {
-		if reported != nil && reported.UID == pod.UID {
-			return reported
+		if reported == nil {
+			continue
+		}
+		if reported.UID == pod.UID {
+			return reported, nil
+		}
+		if reported.Namespace == pod.Namespace && reported.Name == pod.Name {
+			return nil, fmt.Errorf("pod %s has UID %q, want %q: an agent finds its pods by their UIDs", pod.Name, reported.UID, pod.UID)
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 func (s *suite) created(t *testing.T) {
 	pod := s.create(t, "created")
-	reported := s.reported(t, pod)
+	reported, err := s.reported(t, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if reported == nil || reported.Namespace != pod.Namespace || reported.Name != pod.Name {
 		t.Errorf("got %v, want a pod %s/%s: an agent finds its pods by them after a restart", reported, pod.Namespace, pod.Name)
 	}
 }
 
 func (s *suite) several(t *testing.T) {
-	for _, name := range []string{"first", "second"} {
-		s.create(t, name)
-	}
-	if s.reported(t, s.pod("first")) == nil || s.reported(t, s.pod("second")) == nil {
-		t.Error("a second pod has replaced the first")
+	pods := []*corev1.Pod{s.create(t, "first"), s.create(t, "second")}
+	for _, pod := range pods {
+		if reported, err := s.reported(t, pod); reported == nil || err != nil {
+			t.Errorf("of two pods, %s is not reported any more: %v", pod.Name, err)
+		}
 	}
 }
 
@@ -133,10 +166,7 @@ func (s *suite) updated(t *testing.T, u provider.PodUpdater) {
 	if err := u.UpdatePod(t.Context(), pod.DeepCopy()); err != nil {
 		t.Fatalf("update pod: %v", err)
 	}
-	await(t, "the updated pod does not run", func() bool {
-		reported := s.reported(t, pod)
-		return reported != nil && reported.Status.Phase == corev1.PodRunning
-	})
+	s.runs(t, pod)
 }
 
 func (s *suite) found(t *testing.T, g provider.PodGetter) {
@@ -144,7 +174,7 @@ func (s *suite) found(t *testing.T, g provider.PodGetter) {
 	if found, err := g.GetPod(t.Context(), pod.Namespace, pod.Name); err != nil || found == nil || found.UID != pod.UID {
 		t.Errorf("get pod: got %v, %v, want the pod", found, err)
 	}
-	if found, err := g.GetPod(t.Context(), pod.Namespace, "providertest-missing"); found != nil || err != nil && !provider.IsNotFound(err) {
+	if found, err := g.GetPod(t.Context(), pod.Namespace, s.pod("missing").Name); found != nil || err != nil && !provider.IsNotFound(err) {
 		t.Errorf("get missing pod: got %v, %v, want nil or an error that wraps %v", found, err, runtime.ErrNotFound)
 	}
 }
@@ -182,13 +212,14 @@ func (s *suite) notifies(t *testing.T, n provider.PodNotifier) {
 	}
 }
 
-// await polls until done.
-func await(t *testing.T, problem string, done func() bool) {
-	t.Helper()
-	for until := time.Now().Add(timeout); !done(); {
-		if time.Now().After(until) || t.Failed() {
-			t.Errorf("%s within %v", problem, timeout)
-			return
+// await polls until done. The error is that of done, or the problem after the timeout.
+func await(problem string, done func() (bool, error)) error {
+	for until := time.Now().Add(timeout); ; {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("%s within %v", problem, timeout)
 		}
 		<-time.NewTimer(10 * time.Millisecond).C
 	}

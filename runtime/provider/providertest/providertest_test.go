@@ -2,11 +2,17 @@ package providertest_test
 
 import (
 	"context"
+	"os"
+	"os/exec"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/runtime/provider"
 	"github.com/sublet-dev/agent/runtime/provider/providertest"
 )
 
@@ -68,7 +74,69 @@ func (b blocking) NotifyPods(ctx context.Context, notify func(*corev1.Pod)) {
 }
 
 func TestTestProvider(t *testing.T) {
-	template := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
-	providertest.TestProvider(t, &memory{pods: map[string]*corev1.Pod{}}, template)
-	providertest.TestProvider(t, blocking{&memory{pods: map[string]*corev1.Pod{}}}, template)
+	providertest.TestProvider(t, &memory{pods: map[string]*corev1.Pod{}}, template())
+	providertest.TestProvider(t, blocking{&memory{pods: map[string]*corev1.Pod{}}}, template())
+}
+
+func template() *corev1.Pod {
+	return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+}
+
+// Two runs at once do not see each other's pods.
+func TestTestProvider_Twice(t *testing.T) {
+	p := &memory{pods: map[string]*corev1.Pod{}}
+	for range 2 {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			providertest.TestProvider(t, justPods{p}, template())
+		})
+	}
+}
+
+// justPods is a provider without more than it needs.
+type justPods struct{ provider.Provider }
+
+// failing is a provider whose pods fail at once.
+type failing struct{ justPods }
+
+func (f failing) CreatePod(ctx context.Context, pod *corev1.Pod) error {
+	err := f.justPods.CreatePod(ctx, pod)
+	pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "NoQuota", "ask for more"
+	return err
+}
+
+// renaming is a provider that gives its pods UIDs of its own.
+type renaming struct{ justPods }
+
+func (r renaming) CreatePod(ctx context.Context, pod *corev1.Pod) error {
+	pod.UID = "mine"
+	return r.justPods.CreatePod(ctx, pod)
+}
+
+// variable names the provider that a process of the test tests.
+const variable = "PROVIDERTEST_PROVIDER"
+
+// What can never succeed is a failure that says why, and not waited for.
+func TestTestProvider_Fails(t *testing.T) {
+	p := justPods{&memory{pods: map[string]*corev1.Pod{}}}
+	switch os.Getenv(variable) {
+	case "failing":
+		providertest.TestProvider(t, failing{p}, template())
+		return
+	case "renaming":
+		providertest.TestProvider(t, renaming{p}, template())
+		return
+	}
+	for name, want := range map[string]string{
+		"failing":  "is Failed (NoQuota: ask for more); pods of the template must run until they are deleted",
+		"renaming": `has UID "mine", want`,
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestTestProvider_Fails$")
+		cmd.Env = append(os.Environ(), variable+"="+name)
+		out, err := cmd.CombinedOutput()
+		require.Error(t, err)
+		assert.Contains(t, string(out), want)
+	}
 }
