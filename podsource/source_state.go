@@ -226,7 +226,7 @@ func (d *sourceState) prepare(m Manifest, nodeName string) *entry {
 	}
 	podspec.Default(pod)
 	if pod.UID == "" {
-		errs = append(errs, errors.New("metadata.uid: required"))
+		errs = append(errs, errors.New("metadata.uid: required: a Manifest needs an Origin or a pod with a UID"))
 	}
 	errs = append(errs, podspec.Validate(pod))
 	if m.Origin != "" {

@@ -213,7 +213,7 @@ func (r *Runtime) streamingServer() (StreamingServer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.streams == nil {
-		return nil, status.Error(codes.Unimplemented, "the embedded runtime has no streaming server")
+		return nil, status.Error(codes.Unimplemented, "the embedded runtime has no streaming server; package runtime/embedded/stream is one")
 	}
 	return r.streams, nil
 }
