@@ -87,7 +87,8 @@ func (p place) Check() error {
 
 // WithSimulatedRuntime runs pods in a runtime inside the process that simulates them: no process is started, and containers
 // behave as the annotations of their pods say (see simulated.ScriptPrefix). It needs neither root nor a daemon, and is for
-// tests and trials. It excludes WithRuntime and WithRuntimeEndpoint.
+// tests and trials. Exec with streams, attach and port-forward are not served: they need an embedded runtime with a server
+// of package runtime/embedded/stream. It excludes WithRuntime and WithRuntimeEndpoint.
 func WithSimulatedRuntime() Option {
 	return once("WithSimulatedRuntime", lazycri.Choice{Simulated: true})
 }

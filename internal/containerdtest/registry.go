@@ -177,7 +177,7 @@ func (r *Registry) pushBusybox(applets []string, repo, tag string, extra ...[]Fi
 		{Name: "tmp/", Mode: 0o1777},
 		{Name: "root/", Mode: 0o700},
 		{Name: "etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/:/bin/false\nnobody:x:65534:65534:nobody:/:/bin/false\n")},
-		{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\nnogroup:x:65534:\n")},
+		{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\nwheel:x:10:root\nnogroup:x:65534:\n")},
 	}
 	for _, a := range applets {
 		if a != "busybox" {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/net/websocket"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -74,6 +76,18 @@ func (c *CaseT) readStatus(conn *websocket.Conn, what string) string {
 	}
 }
 
+// rejectedStream expects that a call for a stream fails, or that the stream does.
+func (c *CaseT) rejectedStream(address string, err error, what string) {
+	if err != nil {
+		if status.Code(err) == codes.Unimplemented {
+			c.implemented(err, what)
+		}
+		return
+	}
+	result := c.readStatus(c.openStream(address, commandProtocol, what), what)
+	c.check(strings.Contains(result, `"Failure"`), "%s: the result is %s", what, result)
+}
+
 func streamCases() []testCase {
 	return []testCase{
 		{"a command can be run with streams", "kubectl exec would not work", 0, func(c *CaseT) {
@@ -131,6 +145,14 @@ func streamCases() []testCase {
 			} {
 				c.rejected(call(), fmt.Sprintf("%s in what does not exist", what))
 			}
+		}},
+		{"streams of an ended container are refused", "kubectl exec and attach would hang", 0, func(c *CaseT) {
+			id := c.pod("p").start("c", "exit 0")
+			c.exited(id)
+			exec, err := c.rs.Exec(c.ctx, &v1.ExecRequest{ContainerId: id, Cmd: []string{"echo", "hi"}, Stdout: true, Stderr: true})
+			c.rejectedStream(exec.GetUrl(), err, "exec in an ended container")
+			attach, err := c.rs.Attach(c.ctx, &v1.AttachRequest{ContainerId: id, Stdout: true, Stderr: true})
+			c.rejectedStream(attach.GetUrl(), err, "attach to an ended container")
 		}},
 	}
 }

@@ -3,6 +3,7 @@ package runtimetest
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -104,5 +105,30 @@ func volumeCases() []testCase {
 			groups := strings.Join(procStatus(lines, "Groups"), " ")
 			c.check(groups == "34567" || groups == "23456 34567", "supplemental_groups_policy Strict: groups in the container are %s", groups)
 		}},
+		{"a user has the groups that its image gives it", "files that belong to a group of the image could not be read", confinement, func(c *CaseT) {
+			lines := c.output("cat /etc/group /proc/self/status", nil, security(func(sc *v1.LinuxContainerSecurityContext) {
+				sc.RunAsUser = &v1.Int64Value{Value: 0}
+				sc.SupplementalGroups, sc.SupplementalGroupsPolicy = []int64{34567}, v1.SupplementalGroupsPolicy_Merge
+			}))
+			want := groupsOf("root", lines)
+			if len(want) == 0 {
+				c.skipped("no group of the image has root as a member")
+			}
+			groups := procStatus(lines, "Groups")
+			for _, g := range append(want, "34567") {
+				c.check(slices.Contains(groups, g), "supplemental_groups_policy Merge: groups in the container are %v, want %s among them", groups, g)
+			}
+		}},
 	}
+}
+
+// groupsOf returns the ids of the groups of /etc/group, in a log, that have a user as a member.
+func groupsOf(user string, lines []string) (ids []string) {
+	for _, l := range lines {
+		fields := strings.Split(strings.TrimPrefix(l, "stdout F "), ":")
+		if len(fields) == 4 && slices.Contains(strings.Split(fields[3], ","), user) {
+			ids = append(ids, fields[2])
+		}
+	}
+	return ids
 }

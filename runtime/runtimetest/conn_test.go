@@ -53,7 +53,7 @@ func TestRun_SaysHowLongACallHung(t *testing.T) {
 	})
 }
 
-// A runtime that accepts connections and does not respond is an error, and not waited for for ever.
+// A runtime that accepts connections and does not respond is an error, and not waited for without a limit.
 func TestRun_EndsWhereTheRuntimeDoesNotRespond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, err := Run(t.Context(), simulatedConn(t, Rule{Fault: Hang}), only("stopping a container that is not there"))

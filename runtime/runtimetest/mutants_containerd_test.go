@@ -307,6 +307,14 @@ func mutantsOfConfinement() []mutant {
 			}),
 		},
 		{
+			defect: "the groups of a user in its image are ignored", caseName: "a user has the groups that its image gives it", report: "supplemental_groups_policy Merge",
+			request: onSecurity(func(sc *v1.LinuxContainerSecurityContext) {
+				if len(sc.GetSupplementalGroups()) > 0 {
+					sc.RunAsUser = &v1.Int64Value{Value: 12345} // the image does not know it
+				}
+			}),
+		},
+		{
 			defect: "pods share one root", caseName: "the root of a container is its own", report: "does not see the files of another",
 			request: onContainer(func(cfg *v1.ContainerConfig) {
 				cfg.Command[len(cfg.Command)-1] = strings.Replace(cfg.Command[len(cfg.Command)-1], "[ -e ", "[ -e /etc ] || [ -e ", 1)

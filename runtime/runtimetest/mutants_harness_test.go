@@ -53,7 +53,8 @@ func (m mutant) suite(t *testing.T) *suite {
 		s.reserve = 0 // what is waited for does not happen, and each wait asks the runtime a hundred times a second
 	}
 	s.logs = t.TempDir()
-	rt, err := embedded.New(embedded.Config{Executor: m.newExecutor(), Handlers: []string{"special"}, HostPorts: m.runs != simulation})
+	second := embedded.Image{Ref: s.second, StopSignal: "SIGUSR1"}
+	rt, err := embedded.New(embedded.Config{Executor: m.newExecutor(), Images: []embedded.Image{second}, Handlers: []string{"special"}, HostPorts: m.runs != simulation})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
 	s.dial = serveInMemory(t, rt)

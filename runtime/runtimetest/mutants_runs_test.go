@@ -320,6 +320,10 @@ func mutantsOfStops() []mutant {
 			request: onContainer(func(cfg *v1.ContainerConfig) { cfg.StopSignal = 0 }),
 		},
 		{
+			defect: "the stop signal of an image is ignored", caseName: "the stop signal of the image is used", report: "the exit code of its handler of USR1", runs: hostProcesses,
+			request: onContainer(func(cfg *v1.ContainerConfig) { cfg.StopSignal = v1.Signal_SIGNAL_SIGTERM }),
+		},
+		{
 			defect: "the grace period begins with SIGKILL", caseName: "a container can end by itself within its grace period", report: "the exit code it chose is 137",
 			request: onRequest(func(r *v1.StopContainerRequest) { r.Timeout = 0 }),
 		},

@@ -137,6 +137,14 @@ func mutantsOfRuntime() []mutant {
 			defect: "a streamed command loses its exit code", caseName: "a command that is run with streams returns its exit code", report: "exits with 3",
 			request: onRequest(func(r *v1.ExecRequest) { r.Cmd = []string{"true"} }),
 		},
+		{
+			defect: "a streamed command in an ended container succeeds", caseName: "streams of an ended container are refused", report: "exec in an ended container",
+			call: losesErrors("Exec"),
+		},
+		{
+			defect: "attaching to an ended container succeeds", caseName: "streams of an ended container are refused", report: "attach to an ended container",
+			call: losesErrors("Attach"),
+		},
 	}
 }
 

@@ -34,8 +34,8 @@ type Option func(*suite)
 // pulled if the runtime does not have it. Default: docker.io/library/busybox:1.36.
 func Image(ref string) Option { return func(s *suite) { s.image = ref } }
 
-// SecondImage is an image with sh and sleep that the suite may remove and pull
-// again. Without it the cases that do so are skipped.
+// SecondImage is an image with sh and sleep that the suite may remove and pull again, and whose
+// stop signal, if it has one, is tested. Without it the cases that do so are skipped.
 func SecondImage(ref string) Option { return func(s *suite) { s.second = ref } }
 
 // EditPod is called with the configuration of each pod before it is used, for

@@ -21,7 +21,8 @@ import (
 // embeddedRuntime returns a function that connects to a new embedded runtime.
 func embeddedRuntime(executor func(testing.TB) embedded.Executor) func(testing.TB) *grpc.ClientConn {
 	return func(t testing.TB) *grpc.ClientConn {
-		rt, err := embedded.New(embedded.Config{Executor: executor(t), HostPorts: true})
+		second := embedded.Image{Ref: "example.com/second:1", StopSignal: "SIGUSR1"}
+		rt, err := embedded.New(embedded.Config{Executor: executor(t), Images: []embedded.Image{second}, HostPorts: true})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, rt.Close()) })
 		serveStreams(t, rt)
