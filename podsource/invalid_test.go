@@ -1,6 +1,7 @@
 package podsource_test
 
 import (
+	"context"
 	"math"
 	"strings"
 	"testing"
@@ -114,4 +115,25 @@ func TestMux_ReducesInvalidPod(t *testing.T) {
 			})
 		})
 	}
+}
+
+// bareSource delivers a pod without an origin and a UID, as the first version of most sources does.
+type bareSource struct{}
+
+func (bareSource) Watch(ctx context.Context, deliver func(podsource.Set)) error {
+	bare := pod("x", "1")
+	bare.UID = ""
+	deliver(podsource.Set{Pods: []podsource.Manifest{{Pod: bare}}})
+	<-ctx.Done()
+	return nil
+}
+
+// The error of a pod that nothing identifies says what its source has to give it.
+func TestMux_PodWithoutIdentity(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := start(t, bareSource{})
+		assert.Empty(t, r.delivered())
+		require.Len(t, r.mux.Errors(), 1)
+		assert.ErrorContains(t, r.mux.Errors()[0].Err, "metadata.uid: required: a Manifest needs an Origin or a pod with a UID")
+	})
 }

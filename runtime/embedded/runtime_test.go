@@ -255,3 +255,12 @@ func TestRuntime_ExecNeedsACommand(t *testing.T) {
 		assert.Equal(t, codes.InvalidArgument, status.Code(err), "%s: %v", name, err)
 	}
 }
+
+// Without a streaming server the error says which one there is.
+func TestRuntime_StreamsNeedAServer(t *testing.T) {
+	g := newRig(t, embedded.Config{})
+	id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("p")), nil)
+	_, err := g.CRI.Exec(t.Context(), &v1.ExecRequest{ContainerId: id, Cmd: []string{"true"}, Stdout: true})
+	assert.Equal(t, codes.Unimplemented, status.Code(err))
+	assert.ErrorContains(t, err, "package runtime/embedded/stream is one")
+}
