@@ -59,7 +59,7 @@ func (r *Runtime) simulate(cfg cri.Config) (disconnect func() error, err error) 
 		cfg.Logger.Warn("pods are simulated and no container runs")
 	}
 	// Simulated pods need no grace period when the agent ends.
-	inside, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), Logger: cfg.Logger, Grace: -1})
+	inside, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{LogsAtStart: true}), Logger: cfg.Logger, Grace: -1})
 	if err != nil {
 		return nil, err
 	}
