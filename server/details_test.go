@@ -182,7 +182,9 @@ func TestStreams_Parameters(t *testing.T) {
 // A connection above the limit waits for one that ends. SV-6
 func TestServe_LimitsConnections(t *testing.T) {
 	n := serveSecure(t, func(cfg *server.Config) { cfg.MaxConnections = 1 })
-	first := dial(t, n.addr)
+	first := n.client(t)
+	status, _, _ := n.do(t, first, http.MethodGet, "/pods", "good")
+	require.Equal(t, http.StatusOK, status)
 	answered := make(chan error, 1)
 	go func() {
 		c := &http.Client{Transport: &http.Transport{TLSClientConfig: n.tls(), DisableKeepAlives: true}}
@@ -197,7 +199,7 @@ func TestServe_LimitsConnections(t *testing.T) {
 		t.Fatal("two connections")
 	case <-time.After(100 * time.Millisecond):
 	}
-	require.NoError(t, first.Close())
+	first.CloseIdleConnections()
 	require.NoError(t, <-answered)
 }
 

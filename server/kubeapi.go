@@ -51,6 +51,9 @@ func (s *Server) serveKube(w http.ResponseWriter, r *http.Request, user *authent
 		return true
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxKubeBody)
+	if user != nil {
+		keep(r.Context(), user)
+	}
 	s.cfg.KubeAPI.ServeKube(w, &KubeRequest{Request: r, User: user, Authorizer: s.cfg.Authorizer, Node: http.HandlerFunc(s.serveNode), Stream: s.stream})
 	return true
 }

@@ -122,6 +122,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !s.authorized(w, r, user, rt) {
 		return
 	}
+	keep(r.Context(), user)
 	switch {
 	case rt.off != "":
 		http.Error(w, rt.off, http.StatusMethodNotAllowed)

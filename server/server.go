@@ -16,7 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/safe"
@@ -102,7 +101,7 @@ type Config struct {
 
 	Profiling bool // serves /debug/pprof/: profiles of this process
 
-	MaxConnections    int           // further ones wait; default: 256
+	MaxConnections    int           // further ones wait, or replace one whose client has used no right; default: 256
 	MaxStreams        int           // requests that may last: logs, exec, attach, port-forward, run, checkpoints, watches, pages of UI, profiles; further ones get status 429; default: half of MaxConnections
 	StreamIdleTimeout time.Duration // a stream on which nothing is sent or accepted for so long is closed; default: 4 h
 	Logger            *slog.Logger  // default: discard
@@ -228,7 +227,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 			handler = http.HandlerFunc(s.local)
 		}
 	}
-	listener = netutil.LimitListener(listener, s.cfg.MaxConnections)
+	listener = limitConnections(listener, s.cfg.MaxConnections)
 	if s.cfg.TLS != nil {
 		listener = tls.NewListener(listener, s.tlsConfig())
 	}
@@ -243,6 +242,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog:    slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
 		BaseContext: func(net.Listener) context.Context { return live },
+		ConnContext: withConnection,
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(listener) }()
