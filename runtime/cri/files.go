@@ -16,9 +16,21 @@ import (
 // takes regular files only; reading one has a bound.
 const openFlags = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 
-// openRegular opens a regular file for reading.
-func openRegular(path string) (*os.File, error) {
-	return regular(os.OpenFile(path, os.O_RDONLY|openFlags, 0))
+// openRegular opens a regular file. A device that a container has made in a volume is not opened even for a moment: that
+// can have effects, as of a watchdog, which restarts the machine.
+func openRegular(path string, flag int) (*os.File, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errNotRegular(path)
+	}
+	return regular(os.OpenFile(path, flag|openFlags, 0))
+}
+
+func errNotRegular(path string) error {
+	return &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
 }
 
 // regular closes and refuses what is not a regular file.
@@ -28,7 +40,7 @@ func regular(f *os.File, err error) (*os.File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = &fs.PathError{Op: "open", Path: f.Name(), Err: errors.New("not a regular file")}
+		err = errNotRegular(f.Name())
 	}
 	if err != nil {
 		_ = f.Close()
@@ -82,7 +94,7 @@ func writeShared(path string, content []byte, mode fs.FileMode) (err error) {
 
 // tail reads the end of a regular file, at most limit bytes of it.
 func tail(path string, limit int64) ([]byte, error) {
-	f, err := openRegular(path)
+	f, err := openRegular(path, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +108,7 @@ func tail(path string, limit int64) ([]byte, error) {
 
 // keepTail cuts all but the end of a file off, if it is there and longer than limit.
 func keepTail(path string, limit int64) error {
-	f, err := regular(os.OpenFile(path, os.O_RDWR|openFlags, 0))
+	f, err := openRegular(path, os.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

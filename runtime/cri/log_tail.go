@@ -3,6 +3,7 @@ package cri
 import (
 	"bytes"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/sublet-dev/agent/internal/crilog"
@@ -48,7 +49,7 @@ func lastLines(text string, lines int) string {
 // logTail returns the end of a container's log file. It reads no more of the
 // file than the answer can need, however long it is.
 func logTail(path string, limit, lines int) (string, error) {
-	f, err := openRegular(path)
+	f, err := openRegular(path, os.O_RDONLY)
 	if err != nil {
 		return "", err
 	}

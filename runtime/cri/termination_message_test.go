@@ -86,6 +86,20 @@ func TestTerminationMessageOfAHostileContainer(t *testing.T) {
 	}
 }
 
+// OW-3: a device that a container has made in a volume, which is where its message file is, is not opened.
+func TestTerminationMessageOfADevice(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make a device")
+	}
+	device := filepath.Join(t.TempDir(), "device") // of a number that no driver has, which only an attempt to open it shows
+	require.NoError(t, unix.Mknod(device, unix.S_IFCHR|0o600, int(unix.Mkdev(511, 511))))
+	_, err := tail(device, 10)
+	require.ErrorContains(t, err, "not a regular file")
+	_, err = logTail(device, 10, 1)
+	require.ErrorContains(t, err, "not a regular file")
+	require.ErrorContains(t, keepTail(device, 10), "not a regular file")
+}
+
 // OW-3: of a file without end no more is read than a message may have.
 func TestTerminationMessageOfASparseFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "message")
