@@ -140,7 +140,7 @@ func (d *decoder) document(raw []byte, line int, isJSON bool, err error) bool {
 
 func (d *decoder) read(raw []byte, line int, isJSON bool) (what string, err error) {
 	if !isJSON {
-		if err := checkAliases(raw, d.opt.MaxBytes); err != nil {
+		if err := CheckAliases(raw, d.opt.MaxBytes); err != nil {
 			return "", absoluteLines(err, line)
 		}
 		convert := yaml.YAMLToJSONStrict

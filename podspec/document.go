@@ -95,8 +95,10 @@ func splitJSON(data []byte, process documentFunc) {
 	}
 }
 
-// checkAliases rejects YAML that is larger than limit, or endless, with expanded aliases.
-func checkAliases(raw []byte, limit int) error {
+// CheckAliases returns an error if a YAML document cannot be decoded within limit bytes for what its aliases stand for: a few
+// bytes of aliases can stand for gigabytes. The error for a document that is larger then wraps ErrTooLarge. Decode checks this
+// itself.
+func CheckAliases(raw []byte, limit int) error {
 	if bytes.IndexByte(raw, '*') < 0 || bytes.IndexByte(raw, '&') < 0 {
 		return nil
 	}

@@ -270,3 +270,15 @@ func TestAPI_ReviewsOfOnesOwnRights(t *testing.T) {
 	assert.Contains(t, me.Status.UserInfo.Groups, "system:authenticated")
 	assert.Equal(t, http.StatusBadRequest, e.do("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "{").code)
 }
+
+// Who may ask about his rights alone cannot have the node fill its memory: a few bytes of YAML can stand for gigabytes.
+func TestAccess_LargeYAML(t *testing.T) {
+	e := newEnv(t, nil)
+	body := "kind: SelfSubjectAccessReview\nspec: &a {nonResourceAttributes: {verb: &b " + strings.Repeat("x", 10_000) + "}}\nall: [" + strings.Repeat("*b,", 1000) + "]\n"
+	res := e.do("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body, "Content-Type", "application/yaml")
+	assert.Equal(t, http.StatusBadRequest, res.code)
+	assert.Contains(t, res.status(t).Message, "expanded aliases")
+	res = e.do("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "spec: {nonResourceAttributes: {verb: &a get, path: *a}}", "Content-Type", "application/yaml")
+	assert.Equal(t, http.StatusCreated, res.code)
+	assert.Contains(t, res.body, `"allowed":true`)
+}

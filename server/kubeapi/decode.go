@@ -14,7 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	strictjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/sublet-dev/agent/podspec"
 )
+
+// maxYAML bounds a body in YAML with what its aliases stand for: as much as a body may have.
+const maxYAML = 3 << 20
 
 // protobufType is the media type of typed clients.
 const protobufType = runtime.ContentTypeProtobuf
@@ -40,7 +45,9 @@ func (r *request) body(into message) ([]byte, error) {
 	case mediaType == "application/json", r.Method == http.MethodPatch:
 		return b, nil
 	case mediaType == "application/yaml":
-		b, err = yaml.YAMLToJSON(b)
+		if err = podspec.CheckAliases(b, maxYAML); err == nil {
+			b, err = yaml.YAMLToJSON(b)
+		}
 	case mediaType == protobufType:
 		b, err = protobufToJSON(b, into)
 	default:
