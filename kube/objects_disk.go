@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -52,8 +54,21 @@ func (d objectDir) path(name string) string {
 	return filepath.Join(string(d), name)
 }
 
+// maxObjectFile is the length of the name of a file that is kept as it is: one that is written for a moment has a longer one,
+// of 255 bytes at most.
+const maxObjectFile = 224
+
+// objectFile returns the name of the file of an object. The names of an object and its namespace may together be too long for
+// one: a hash takes the place of the end then.
 func objectFile(ref podspec.Ref) string {
-	return strings.ToLower(ref.Kind) + "_" + ref.Namespace + "_" + ref.Name + ".json"
+	const suffix = ".json"
+	name := strings.ToLower(ref.Kind) + "_" + ref.Namespace + "_" + ref.Name
+	if len(name)+len(suffix) <= maxObjectFile {
+		return name + suffix
+	}
+	hash := sha256.Sum256([]byte(name))
+	end := "_" + hex.EncodeToString(hash[:16]) + suffix
+	return name[:maxObjectFile-len(end)] + end
 }
 
 // read reads a file into v. A file that cannot be read or is damaged is none.

@@ -309,3 +309,31 @@ func TestObjects_SecretsOfPersistentVolumes(t *testing.T) {
 		require.ErrorContains(t, err, "connection refused")
 	})
 }
+
+// An object with the longest names is kept, too, and apart from another one that begins like it.
+func TestObjects_LongNamesOnDisk(t *testing.T) {
+	dir := objectDir(t.TempDir())
+	namespace, name := strings.Repeat("n", 63), strings.Repeat("s", 252)
+	for _, length := range []int{150, 158, 159, 180, 252} {
+		ref := podspec.Ref{Kind: podspec.Secret, Namespace: namespace, Name: name[:length]}
+		for _, end := range []string{"", "1"} {
+			long := ref
+			long.Name += end
+			require.NoError(t, dir.removeObject(long))
+			require.NoError(t, dir.writeObject(podspec.Object{Ref: long, Version: end}))
+		}
+		for _, end := range []string{"", "1"} {
+			long := ref
+			long.Name += end
+			o, ok := dir.object(long)
+			require.True(t, ok, long.Name)
+			assert.Equal(t, end, o.Version)
+		}
+		require.NoError(t, dir.keep(map[podspec.Ref]bool{ref: true}, nil))
+		_, ok := dir.object(ref)
+		assert.True(t, ok)
+		entries, err := os.ReadDir(string(dir))
+		require.NoError(t, err)
+		assert.Len(t, entries, 1)
+	}
+}
