@@ -203,6 +203,19 @@ func TestServer_NodeLogs(t *testing.T) {
 	assert.Equal(t, http.StatusInternalServerError, status)
 }
 
+// A device in the log directory, which a container that has it mounted can make, is not opened.
+func TestServer_NodeLogsOpenNoDevice(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make a device")
+	}
+	logs := t.TempDir()
+	// Of a number that no driver has, which only an attempt to open it shows.
+	require.NoError(t, unix.Mknod(filepath.Join(logs, "device"), unix.S_IFCHR|0o600, int(unix.Mkdev(511, 511))))
+	n := serveSecure(t, func(cfg *server.Config) { cfg.LogDir = logs })
+	status, _, _ := n.do(t, n.client(t), http.MethodGet, "/logs/device", "good")
+	assert.Equal(t, http.StatusForbidden, status)
+}
+
 // What a file in the log directory contains is no page of the server's origin.
 func TestServer_NodeLogsAreNoPages(t *testing.T) {
 	const text, content = "text/plain; charset=utf-8", "<!doctype html><script>alert(1)</script>"

@@ -138,7 +138,11 @@ func (c *connection) Close() error {
 
 // host returns the address of a client without its port, and "" for a socket in the file system.
 func host(conn net.Conn) string {
-	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+	addr := conn.RemoteAddr()
+	if addr == nil { // of a listener that knows none
+		return ""
+	}
+	host, _, err := net.SplitHostPort(addr.String())
 	if err != nil {
 		return ""
 	}

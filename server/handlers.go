@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -234,6 +235,10 @@ const maxLogLinks = 3
 func (r regularFiles) Open(name string) (fs.File, error) {
 	name = filepath.FromSlash(name)
 	open := func() (*os.File, error) {
+		// A device is not opened even for a moment: that can have effects.
+		if info, err := r.root.Stat(name); err != nil || !isFile(info) {
+			return nil, cmp.Or[error](err, errNotFile(name))
+		}
 		return r.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	}
 	f, err := open()
@@ -249,13 +254,20 @@ func (r regularFiles) Open(name string) (fs.File, error) {
 		return nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
-		err = &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	if err == nil && !isFile(info) {
+		err = errNotFile(name)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// isFile reports whether something can be served.
+func isFile(info fs.FileInfo) bool { return info.Mode().IsRegular() || info.IsDir() }
+
+func errNotFile(name string) error {
+	return &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
 }
 
 // linkTarget returns where an absolute link leads, if that is below the root. An os.Root follows none, but the links to the
