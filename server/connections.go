@@ -57,25 +57,36 @@ func (l *connections) Close() error {
 
 // take waits for a slot. It returns false if the listener is closed before.
 func (l *connections) take() bool {
+	select {
+	case l.slots <- struct{}{}:
+		return true
+	default:
+	}
 	for {
-		select {
-		case l.slots <- struct{}{}:
-			return true
-		default:
-		}
-		var due <-chan time.Time // never, without a stranger: no further connection comes before this one is accepted
 		stranger := l.stranger()
-		if stranger != nil {
-			due = time.After(time.Until(stranger.since.Add(strangerAge)))
+		taken, isDue := l.wait(stranger)
+		if !isDue {
+			return taken
 		}
-		select {
-		case l.slots <- struct{}{}:
-			return true
-		case <-l.closed:
-			return false
-		case <-due:
-			l.end(stranger)
-		}
+		l.end(stranger)
+	}
+}
+
+// wait waits for a slot until the stranger has to give way. Without a stranger there is none later, either: no further
+// connection comes before this one is accepted.
+func (l *connections) wait(stranger *connection) (taken, isDue bool) {
+	due := &time.Timer{}
+	if stranger != nil {
+		due = time.NewTimer(time.Until(stranger.since.Add(strangerAge)))
+		defer due.Stop()
+	}
+	select {
+	case l.slots <- struct{}{}:
+		return true, false
+	case <-l.closed:
+		return false, false
+	case <-due.C:
+		return false, true
 	}
 }
 
