@@ -111,7 +111,7 @@ func (l *connections) stranger() *connection {
 // end closes a connection that is still a stranger's.
 func (l *connections) end(c *connection) {
 	if l.remove(c) {
-		_ = c.Close() // nobody expects an answer on it
+		_ = c.Close() // there is no answer to lose
 	}
 }
 
