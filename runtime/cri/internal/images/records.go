@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
 	"strings"
 	"sync"
 
@@ -108,10 +109,17 @@ func (r *records) read() (recordState, error) {
 	switch {
 	case isDamaged:
 		r.cfg.Logger.Error("image pull records corrupted, verifying all images", logattr.Err(damaged))
-		state.Lost = true
-		return state, r.write(&state)
+		return r.startLost(state)
 	case errors.Is(err, fs.ErrNotExist):
-		return state, nil
+		// The agent may have been killed, or the disk full, after a damaged file was renamed.
+		_, err := os.Lstat(path + atomicfile.DamagedSuffix)
+		if errors.Is(err, fs.ErrNotExist) {
+			return state, nil
+		}
+		if err != nil {
+			return state, fmt.Errorf("pulled images: %w", err)
+		}
+		return r.startLost(state)
 	case err != nil:
 		return state, fmt.Errorf("pulled images: %w", err)
 	}
@@ -122,6 +130,12 @@ func (r *records) read() (recordState, error) {
 		kept.Begun = make(map[string]int)
 	}
 	return kept, nil
+}
+
+// startLost returns state as one whose records were lost, and writes it.
+func (r *records) startLost(state recordState) (recordState, error) {
+	state.Lost = true
+	return state, r.write(&state)
 }
 
 func (r *records) write(state *recordState) error {

@@ -120,6 +120,25 @@ func TestRecords_AfterACrash(t *testing.T) {
 	assert.Empty(t, p.records.state.Begun)
 }
 
+// IM-6: records that were damaged and renamed are lost, also if what says so could not be written: the disk
+// was full, or the agent was killed.
+func TestRecords_LostBeforeACrash(t *testing.T) {
+	f := &fakeService{registry: annOnly}
+	file, recorded := recordIn(t)
+	_, err := pullNow(t.Context(), f.puller(recorded), request(t, private, "ann"))
+	require.NoError(t, err)
+	id := f.images[private].GetId()
+	require.NoError(t, os.Rename(file, file+".damaged"))
+	for range 2 {
+		p := f.puller(recorded)
+		assert.False(t, mayUse(t, p, id, private, ""), "it does not count as preloaded")
+		_, err = pullNow(t.Context(), p, request(t, private, "ann"))
+		require.NoError(t, err)
+		assert.True(t, mayUse(t, p, id, private, "ann"))
+		require.NoError(t, os.RemoveAll(file+".damaged"), "it is noted in the new file")
+	}
+}
+
 // IM-6: an image whose ID could not be found after its pull does not count as preloaded, in this process and the next.
 func TestRecords_UnknownID(t *testing.T) {
 	f := &fakeService{named: true}
