@@ -30,7 +30,11 @@ func (s *Syncer) makeLogDir(dir string, inRuntime bool) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(owner.Mark(root, filepath.Base(dir), s.cfg.Owner()), root.Close())
+	err = errors.Join(owner.Mark(root, filepath.Base(dir), s.cfg.Owner()), root.Close())
+	if err != nil && !existed {
+		err = errors.Join(err, os.Remove(dir)) // the next sync makes and marks it
+	}
+	return err
 }
 
 // removeLogDir removes the log directory of a pod, unless it belongs to another agent.

@@ -7,9 +7,12 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -33,4 +36,28 @@ func TestFinish_KeepsMounts(t *testing.T) {
 	require.NoError(t, unix.Unmount(at, 0))
 	require.NoError(t, s.Finish(t.Context(), newTestPod(), runtime.Termination{Deleted: true}))
 	require.NoDirExists(t, filepath.Join(cfg.PodsDir, "uid-1"))
+}
+
+// A log directory that was made on a full disk is marked once the disk has space, or else nobody removes it.
+func TestSync_MarksLogDirectoryAfterAFullDisk(t *testing.T) {
+	n := &fakeNode{phase: corev1.PodPending}
+	cfg := newConfig(t, n)
+	cfg.Owner = func() string { return "one" }
+	require.NoError(t, os.MkdirAll(cfg.LogsDir, 0o755))
+	if err := unix.Mount("tmpfs", cfg.LogsDir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skip("needs root: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(cfg.LogsDir, unix.MNT_DETACH) })
+	filler := filepath.Join(cfg.LogsDir, "filler")
+	require.ErrorIs(t, os.WriteFile(filler, make([]byte, 1<<20), 0o600), unix.ENOSPC)
+	s := newSyncer(t, cfg)
+	_, err := s.Sync(t.Context(), newTestPod(), runtime.Pod{})
+	require.ErrorIs(t, err, unix.ENOSPC)
+	require.NoError(t, os.Remove(filler))
+	_, err = s.Sync(t.Context(), newTestPod(), runtime.Pod{})
+	require.NoError(t, err)
+	root, err := os.OpenRoot(cfg.LogsDir)
+	require.NoError(t, err)
+	defer root.Close()
+	assert.Equal(t, "one", owner.MarkOf(root, "default_web_uid-1"))
 }

@@ -115,9 +115,14 @@ func readFile(path string) (string, error) {
 // an interrupted removal.
 const MarkName = ".sublet-owner"
 
-// Mark marks dir, below root, with id. An existing mark is not changed.
+// Mark marks dir, below root, with id. An existing mark is not changed. An empty one is none: its id was
+// not written, because the process was killed or the machine lost power.
 func Mark(root *os.Root, dir, id string) error {
-	f, err := root.OpenFile(filepath.Join(dir, MarkName), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	name, flags := filepath.Join(dir, MarkName), os.O_WRONLY|os.O_CREATE|os.O_EXCL
+	if info, err := root.Lstat(name); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
+		flags = os.O_WRONLY
+	}
+	f, err := root.OpenFile(name, flags, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
@@ -125,7 +130,10 @@ func Mark(root *os.Root, dir, id string) error {
 		return err
 	}
 	_, err = f.WriteString(id + "\n")
-	return errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, root.Remove(name)) // part of an id is the mark of another
+	}
+	return nil
 }
 
 // MarkOf returns the id with which dir is marked, or "" if there is no readable mark.

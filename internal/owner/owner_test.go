@@ -95,6 +95,16 @@ func TestMark_LeavesAMarkThatIsThere(t *testing.T) {
 	assert.Empty(t, owner.MarkOf(root, "c"), "no link leads out")
 }
 
+func TestMark_CompletesAnEmptyMark(t *testing.T) {
+	root, err := os.OpenRoot(t.TempDir())
+	require.NoError(t, err)
+	defer root.Close()
+	require.NoError(t, root.WriteFile(owner.MarkName, nil, 0o600)) // and then the disk was full
+	require.NoError(t, owner.Mark(root, ".", "one"))
+	require.NoError(t, owner.Mark(root, ".", "two"))
+	assert.Equal(t, "one", owner.MarkOf(root, "."))
+}
+
 func ExampleLoad() {
 	dir, _ := os.MkdirTemp("", "")
 	defer os.RemoveAll(dir)
