@@ -2,7 +2,9 @@ package podops
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -18,7 +20,7 @@ const checkpointsMode = 0o700
 
 // Checkpoint writes a checkpoint of a running container and returns the path of the archive,
 // whose name is that of a kubelet. A timeout of 0 is the default of the runtime. The caller
-// removes the archive.
+// removes the archive. After an error there is none.
 func (o *Operator) Checkpoint(ctx context.Context, pod *corev1.Pod, container string, timeout time.Duration) (string, error) {
 	c, err := o.running(pod, container)
 	if err != nil {
@@ -33,7 +35,11 @@ func (o *Operator) Checkpoint(ctx context.Context, pod *corev1.Pod, container st
 	}
 	name := fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", pod.Name, pod.Namespace, c.Name, time.Now().Format(time.RFC3339))
 	path := filepath.Join(o.cfg.CheckpointsDir, filepath.Base(name))
+	_, statErr := os.Lstat(path) // one of this second has the same name
 	if err := checkpointer.CheckpointContainer(ctx, c.ID, path, timeout); err != nil {
+		if errors.Is(statErr, fs.ErrNotExist) {
+			_ = os.Remove(path) // runtimes leave what they have written until the disk was full
+		}
 		return "", fmt.Errorf("checkpoint container %q of pod %s/%s: %w", c.Name, pod.Namespace, pod.Name, err)
 	}
 	return path, nil

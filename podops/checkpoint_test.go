@@ -25,7 +25,7 @@ type checkpoints struct {
 
 func (c *checkpoints) CheckpointContainer(_ context.Context, id, path string, timeout time.Duration) error {
 	c.requests = append(c.requests, fmt.Sprint(id, " ", filepath.Base(path), " ", timeout))
-	return c.err
+	return errors.Join(c.err, os.WriteFile(path, []byte("memory"), 0o600))
 }
 
 // The archive has the name that a kubelet gives it, in a directory that only the user of the
@@ -49,6 +49,7 @@ func TestOperator_Checkpoint(t *testing.T) {
 	info, err := os.Stat(dir)
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	require.NoError(t, os.Remove(path))
 
 	_, err = o.Checkpoint(t.Context(), w.pods[0], "init", 0)
 	require.ErrorIs(t, err, podops.ErrNotRunning)
@@ -58,6 +59,9 @@ func TestOperator_Checkpoint(t *testing.T) {
 	c.err = errors.New("criu is missing")
 	_, err = o.Checkpoint(t.Context(), w.pods[0], "app", 0)
 	require.EqualError(t, err, `checkpoint container "app" of pod ns/web: criu is missing`)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left, "part of an archive is of no use, and nobody removes it")
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, os.WriteFile(dir, nil, 0o600))
 	_, err = o.Checkpoint(t.Context(), w.pods[0], "app", 0)
