@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"sync"
 
 	"github.com/sublet-dev/agent/internal/atomicfile"
@@ -24,7 +25,8 @@ type File[T any] struct {
 	// written it.
 	Parse func([]byte) (T, error)
 	// Restore takes over what was read. Without a state err is fs.ErrNotExist, or a
-	// *atomicfile.DamagedError: the file was renamed. Mu is locked.
+	// *atomicfile.DamagedError: the file was renamed, by this process or by one that wrote no
+	// state after that. Mu is locked.
 	Restore func(state T, err error)
 	// Lost is called after Restore if the file was damaged, without a lock; nil: nothing is.
 	Lost func(error)
@@ -68,6 +70,11 @@ func (f *File[T]) load() (lost, err error) {
 		state, err = f.Parse(text)
 		return err
 	})
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, statErr := os.Lstat(f.Path + atomicfile.DamagedSuffix); statErr == nil {
+			err = &atomicfile.DamagedError{Path: f.Path, Err: errors.New("damaged at an earlier start")}
+		}
+	}
 	if damaged, ok := errors.AsType[*atomicfile.DamagedError](err); ok {
 		lost = damaged
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -84,6 +84,26 @@ func TestFile_DamageIsReportedOnce(t *testing.T) {
 	}
 }
 
+// A state stays lost until another was written, also if the process was killed before, or its disk was full.
+func TestFile_DamageBeforeACrash(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
+	for range 2 {
+		c := newCounter(path)
+		require.NoError(t, c.file.Load())
+		require.Len(t, c.lost, 1)
+		assert.Equal(t, c.restored, c.lost)
+		assert.FileExists(t, path+atomicfile.DamagedSuffix)
+	}
+	c := newCounter(path)
+	require.NoError(t, c.file.Load())
+	require.NoError(t, c.add())
+	c = newCounter(path)
+	require.NoError(t, c.file.Load())
+	assert.Equal(t, []error{nil}, c.restored)
+	assert.Empty(t, c.lost)
+}
+
 func TestFile_RetriesAfterATemporaryError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	require.NoError(t, os.Mkdir(path, 0o700)) // not a file
