@@ -269,13 +269,13 @@ func fileName(pod *corev1.Pod) (string, error) {
 func partial(name string) string { return "." + name + ".tmp" }
 
 // partialAge is the age from which a file that is being written counts as left by a crash. Its pod may be gone, so
-// that there is no next write.
+// that there is no next write. One from the future was left before the clock was set back, as on a board without a battery.
 const partialAge = time.Minute
 
 // removePartial removes a file that a crash has left. One that another process writes now is no such file.
 func removePartial(root *os.Root, name string) error {
 	info, err := root.Lstat(name)
-	if err != nil || !strings.HasSuffix(name, ".json.tmp") || !info.Mode().IsRegular() || time.Since(info.ModTime()) < partialAge {
+	if err != nil || !strings.HasSuffix(name, ".json.tmp") || !info.Mode().IsRegular() || time.Since(info.ModTime()).Abs() < partialAge {
 		return nil //nolint:nilerr // it is gone, or another's
 	}
 	if err := root.Remove(name); !errors.Is(err, fs.ErrNotExist) {

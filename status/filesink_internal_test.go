@@ -36,7 +36,7 @@ func TestFileSink_RemovesWhatACrashLeft(t *testing.T) {
 	s, err := NewFileSink(dir)
 	require.NoError(t, err)
 	old := time.Now().Add(-2 * time.Minute)
-	for name, at := range map[string]time.Time{".ns_p_old.json.tmp": old, ".ns_p_new.json.tmp": time.Now(), ".other": old} {
+	for name, at := range map[string]time.Time{".ns_p_old.json.tmp": old, ".ns_p_future.json.tmp": time.Now().Add(time.Hour), ".ns_p_new.json.tmp": time.Now(), ".other": old} {
 		file := filepath.Join(dir, name)
 		require.NoError(t, os.WriteFile(file, []byte("half"), 0o600))
 		require.NoError(t, os.Chtimes(file, at, at))
