@@ -17,6 +17,7 @@ import (
 	configv1 "k8s.io/kubelet/config/v1"
 	apiv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
 
+	"github.com/sublet-dev/agent/internal/clocktest"
 	"github.com/sublet-dev/agent/runtime/cri"
 )
 
@@ -100,6 +101,24 @@ func TestPlugin_Cache(t *testing.T) {
 		_, ok = p.lookup(query{image: "r.example/more"})
 		assert.False(t, ok)
 	})
+}
+
+// AG-10: answers are old by either clock.
+func TestPlugin_CacheOverASetClock(t *testing.T) {
+	now := time.Now()
+	for name, tt := range map[string]struct {
+		until time.Time
+		want  bool
+	}{
+		"new":                          {now.Add(time.Hour), true},
+		"old":                          {now.Add(-time.Second), false},
+		"the machine was suspended":    {clocktest.BeforeSetBack(t, now.Add(time.Hour), -8*time.Hour), false},
+		"the clock was set forward":    {clocktest.BeforeSetBack(t, now.Add(3*time.Hour), -2*time.Hour), true},
+		"the clock was set back":       {clocktest.BeforeSetBack(t, now.Add(-time.Second), 2*time.Hour), false},
+		"set back, and the answer new": {clocktest.BeforeSetBack(t, now.Add(time.Hour), 2*time.Hour), true},
+	} {
+		assert.Equal(t, tt.want, cached{until: tt.until}.isCurrent(now), name)
+	}
 }
 
 // A call goes on as long as one pod waits for it.

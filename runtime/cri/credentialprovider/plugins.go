@@ -132,6 +132,12 @@ type cached struct {
 	until  time.Time
 }
 
+// isCurrent reports whether the logins may be used. Their registry keeps their time, so that they are old by
+// either clock: the monotonic one stands still while the machine is suspended.
+func (c cached) isCurrent(now time.Time) bool {
+	return now.Before(c.until) && now.Round(0).Before(c.until.Round(0))
+}
+
 func (p *plugin) matches(image string) bool {
 	return slices.ContainsFunc(p.cfg.MatchImages, func(pattern string) bool { return images.Matches(pattern, image) })
 }
@@ -207,7 +213,7 @@ func (p *plugin) lookup(q query) (map[string]cri.RegistryLogin, bool) {
 	defer p.mu.Unlock()
 	for _, t := range []apiv1.PluginCacheKeyType{apiv1.ImagePluginCacheKeyType, apiv1.RegistryPluginCacheKeyType, apiv1.GlobalPluginCacheKeyType} {
 		key, _ := cacheKey(t, q)
-		if c, ok := p.cache[key]; ok && time.Now().Before(c.until) {
+		if c, ok := p.cache[key]; ok && c.isCurrent(time.Now()) {
 			return c.logins, true
 		}
 	}
@@ -221,7 +227,7 @@ func (p *plugin) store(key string, logins map[string]cri.RegistryLogin, duration
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.cache, func(_ string, c cached) bool { return !now.Before(c.until) })
+	maps.DeleteFunc(p.cache, func(_ string, c cached) bool { return !c.isCurrent(now) })
 	if len(p.cache) >= maxCached {
 		clear(p.cache)
 	}
