@@ -195,7 +195,7 @@ func (c *ClientCertificate) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	manager, err := c.manager(ctx, func(valid *tls.Certificate) (kubernetes.Interface, error) {
+	clients := func(valid *tls.Certificate) (kubernetes.Interface, error) {
 		if valid != nil {
 			return kubernetes.NewForConfig(cfg)
 		}
@@ -204,14 +204,8 @@ func (c *ClientCertificate) Run(ctx context.Context) error {
 			return nil, fmt.Errorf("bootstrap: %w", err)
 		}
 		return kubernetes.NewForConfig(bootstrap)
-	})
-	if err != nil {
-		return err
 	}
-	manager.Start()
-	defer manager.Stop()
-	<-ctx.Done()
-	return nil
+	return runManager(ctx, c.cfg.Logger, time.Now, func() (certificate.Manager, error) { return c.manager(ctx, clients) })
 }
 
 func (c *ClientCertificate) manager(ctx context.Context, clients certificate.ClientsetFunc) (certificate.Manager, error) {
@@ -237,7 +231,7 @@ func (c *ClientCertificate) writeKubeconfig(bootstrap *rest.Config) error {
 	if err := os.MkdirAll(filepath.Dir(c.cfg.Kubeconfig), 0o700); err != nil {
 		return fmt.Errorf("write kubeconfig: %w", err)
 	}
-	err := clientcmd.WriteToFile(clientcmdapi.Config{
+	text, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{name: {
 			Server: bootstrap.Host, TLSServerName: bootstrap.ServerName, InsecureSkipTLSVerify: bootstrap.Insecure,
 			CertificateAuthority: bootstrap.CAFile, CertificateAuthorityData: bootstrap.CAData, ProxyURL: proxyURL(bootstrap),
@@ -245,7 +239,14 @@ func (c *ClientCertificate) writeKubeconfig(bootstrap *rest.Config) error {
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {ClientCertificate: pair, ClientKey: pair}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
 		CurrentContext: name,
-	}, c.cfg.Kubeconfig)
+	})
+	if err == nil {
+		file := c.cfg.Kubeconfig
+		if target, err := filepath.EvalSymlinks(file); err == nil {
+			file = target // a link stays
+		}
+		err = errors.Join(atomicfile.RemovePartial(file), atomicfile.Write(file, text))
+	}
 	if err != nil {
 		return fmt.Errorf("write kubeconfig: %w", err)
 	}
@@ -320,21 +321,20 @@ func (s *ServingCertificate) Run(ctx context.Context) error {
 	}
 	setAsideDamaged(store, s.cfg.Logger)
 	logged := klog.NewContext(ctx, logr.FromSlogHandler(s.cfg.Logger.Handler()))
-	manager, err := certificate.NewManager(&certificate.Config{
-		ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) { return s.k.cfg.Client, nil },
-		GetTemplate: s.template, SignerName: certificatesv1.KubeletServingSignerName,
-		GetUsages: certificate.DefaultKubeletServingGetUsages, CertificateStore: store, Ctx: &logged,
+	return runManager(ctx, s.cfg.Logger, time.Now, func() (certificate.Manager, error) {
+		manager, err := certificate.NewManager(&certificate.Config{
+			ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) { return s.k.cfg.Client, nil },
+			GetTemplate: s.template, SignerName: certificatesv1.KubeletServingSignerName,
+			GetUsages: certificate.DefaultKubeletServingGetUsages, CertificateStore: store, Ctx: &logged,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("kube: serving certificate: %w", err)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.manager = manager
+		return manager, nil
 	})
-	if err != nil {
-		return fmt.Errorf("kube: serving certificate: %w", err)
-	}
-	s.mu.Lock()
-	s.manager = manager
-	s.mu.Unlock()
-	manager.Start()
-	defer manager.Stop()
-	<-ctx.Done()
-	return nil
 }
 
 // template returns the request for the present addresses; nil while there are none.
