@@ -193,7 +193,7 @@ func (c *ClientCertificate) Run(ctx context.Context) error {
 	cfg, err := LoadKubeconfig(c.cfg.Kubeconfig)
 	if err != nil || cfg.CertFile != c.store.CurrentPath() {
 		<-ctx.Done()
-		return nil
+		return nil //nolint:nilerr // there is nothing to renew
 	}
 	clients := func(valid *tls.Certificate) (kubernetes.Interface, error) {
 		if valid != nil {

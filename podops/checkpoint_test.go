@@ -61,7 +61,7 @@ func TestOperator_Checkpoint(t *testing.T) {
 	require.EqualError(t, err, `checkpoint container "app" of pod ns/web: criu is missing`)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Empty(t, left, "part of an archive is of no use, and nobody removes it")
+	require.Empty(t, left, "part of an archive is of no use")
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, os.WriteFile(dir, nil, 0o600))
 	_, err = o.Checkpoint(t.Context(), w.pods[0], "app", 0)

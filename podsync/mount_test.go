@@ -38,7 +38,7 @@ func TestFinish_KeepsMounts(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(cfg.PodsDir, "uid-1"))
 }
 
-// A log directory that was made on a full disk is marked once the disk has space, or else nobody removes it.
+// A log directory that was made on a full disk is marked once the disk has space, or else it is never removed.
 func TestSync_MarksLogDirectoryAfterAFullDisk(t *testing.T) {
 	n := &fakeNode{phase: corev1.PodPending}
 	cfg := newConfig(t, n)
