@@ -106,7 +106,12 @@ func (m *Manager) admit(pod *corev1.Pod) podspec.AdmitResult {
 	var affinity Hint
 	result := podspec.Admitted()
 	if m.cfg.Scope == PodScope {
-		affinity, result = m.affinity(pod, "pod "+pod.Name, func(p Provider) [][]Hint { return p.(PodProvider).PodHints(pod) }) //nolint:forcetypeassert // New has checked it
+		affinity, result = m.affinity(pod, "pod "+pod.Name, func(p Provider) [][]Hint {
+			if p, ok := p.(PodProvider); ok { // as New has checked
+				return p.PodHints(pod)
+			}
+			return nil
+		})
 	}
 	for c := range podspec.Containers(pod) {
 		if result.Admitted && m.cfg.Scope == ContainerScope {
