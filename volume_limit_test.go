@@ -46,7 +46,7 @@ func TestAgent_VolumeLimit(t *testing.T) {
 		st := h.LastStatus("db")
 		require.Equal(t, corev1.PodFailed, st.Phase)
 		require.Equal(t, "VolumeAttachmentLimitExceeded", st.Reason)
-		require.Equal(t, `Pod was rejected: mount volumes: volume "v": attach volume to the node: the node has as many volumes as it can: no slot`, st.Message)
+		require.Equal(t, `Pod was rejected: mount volumes: MountVolume.SetUp failed for volume "v": attach volume to the node: the node has as many volumes as it can: no slot`, st.Message)
 		require.NotEmpty(t, driver.unmounted)
 		h.Stop()
 		h.ShutDown()
