@@ -57,18 +57,27 @@ func (l *connections) Close() error {
 
 // take waits for a slot. It returns false if the listener is closed before.
 func (l *connections) take() bool {
-	select {
-	case l.slots <- struct{}{}:
-		return true
-	default:
-	}
-	for {
+	for !l.tryTake() {
 		stranger := l.stranger()
 		taken, isDue := l.wait(stranger)
 		if !isDue {
 			return taken
 		}
+		if l.tryTake() { // one has ended at that very time
+			return true
+		}
 		l.end(stranger)
+	}
+	return true
+}
+
+// tryTake takes a slot if one is free.
+func (l *connections) tryTake() bool {
+	select {
+	case l.slots <- struct{}{}:
+		return true
+	default:
+		return false
 	}
 }
 
