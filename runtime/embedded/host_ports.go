@@ -68,9 +68,9 @@ func (h *hostPorts) close() {
 	if h == nil {
 		return
 	}
+	h.end() // first: what a listener says at its end is no failure
 	for _, lis := range h.lis {
-		_ = lis.Close() // it is closed either way
+		endListener(lis)
 	}
-	h.end()
 	h.wg.Wait()
 }
