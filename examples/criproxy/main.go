@@ -10,7 +10,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sublet-dev/agent/internal/unixsocket"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
@@ -71,24 +71,10 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	lis, err := serve(strings.TrimPrefix(*listen, "unix://"))
+	lis, err := unixsocket.Listen(ctx, strings.TrimPrefix(*listen, "unix://"))
 	if err != nil {
 		return fmt.Errorf("-listen: %w", err)
 	}
 	fmt.Fprintf(stderr, "criproxy: serving %s for %s\n", *listen, *to)
 	return p.Serve(ctx, lis)
-}
-
-// serve makes the socket, in place of one that a killed process left.
-func serve(path string) (net.Listener, error) {
-	c, err := net.Dial("unix", path)
-	if err == nil {
-		return nil, errors.Join(fmt.Errorf("%s: another process serves the socket", path), c.Close())
-	}
-	if info, errStat := os.Lstat(path); errStat == nil && info.Mode().Type() == os.ModeSocket && errors.Is(err, syscall.ECONNREFUSED) {
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
-	}
-	return net.Listen("unix", path)
 }
