@@ -94,11 +94,11 @@ func (m *Manager) AdmitBeside(pod *corev1.Pod, others, kept []*corev1.Pod) podsp
 		}
 	}
 	m.keep(func(uid types.UID) bool { return active[uid] })
-	if result := m.admit(pod); !result.Admitted {
+	result := m.admit(pod)
+	if !result.Admitted {
 		m.keep(func(uid types.UID) bool { return uid != pod.UID && active[uid] })
-		return result
 	}
-	return podspec.Admitted()
+	return result
 }
 
 // admit finds an affinity for the pod, or for each of its containers, and sets the resources aside.
