@@ -22,12 +22,8 @@ type available struct {
 
 // availableTo returns what a container can get. m.mu is locked.
 func (m *Manager) availableTo(pod *corev1.Pod, container *corev1.Container) available {
-	current := m.pods[pod.UID][container.Name]
-	own, ended := current.CPUs, m.reusable(pod, container.Name)
-	if current.previous != nil {
-		own = own.Union(current.previous.CPUs)
-	}
-	own = own.Minus(m.cfg.Reserved)
+	own := m.pods[pod.UID][container.Name].all().Minus(m.cfg.Reserved)
+	ended := m.reusable(pod, container.Name)
 	return available{
 		cpus: m.free().Union(own).Union(ended), own: own, ended: ended,
 		m: m, pod: pod.UID, container: container.Name, lifetime: lifetimeOf(pod, container),

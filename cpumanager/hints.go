@@ -23,10 +23,7 @@ func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topolo
 	if ok && m.isFor(a, n) && m.missingMemory(a, container) <= 0 {
 		return [][]topology.Hint{{{Nodes: m.topology.NodesOf(a.CPUs), Preferred: true}}}
 	}
-	request, available := memoryRequest(container), m.availableTo(pod, container)
-	if usesHugePages(container) {
-		request = 0 // it is not confined
-	}
+	request, available := confinedRequest(container), m.availableTo(pod, container)
 	// A container that is resized stays in its NUMA nodes if it can.
 	if nodes := m.topology.NodesOf(a.effective().CPUs); available.fits(nodes, n, request) {
 		return [][]topology.Hint{{{Nodes: nodes, Preferred: true}}}

@@ -69,6 +69,14 @@ func (a assignment) effective() assignment {
 	return assignment{}
 }
 
+// all returns the CPUs that the container has, and those that it is to get.
+func (a assignment) all() topology.Set {
+	if a.previous == nil {
+		return a.CPUs
+	}
+	return a.CPUs.Union(a.previous.CPUs)
+}
+
 // isFor reports whether the assignment is one of n CPUs that are there, with NUMA nodes that are there.
 // m.mu is locked.
 func (m *Manager) isFor(a assignment, n int) bool {
@@ -305,6 +313,14 @@ func memoryRequest(container *corev1.Container) int64 {
 	return q.Value()
 }
 
+// confinedRequest returns the memory that a container is to be confined to NUMA nodes with: none with huge pages.
+func confinedRequest(container *corev1.Container) int64 {
+	if usesHugePages(container) {
+		return 0
+	}
+	return memoryRequest(container)
+}
+
 // usesHugePages reports whether a container has huge pages. The kernel gives it those of the nodes alone that
 // its memory is confined to, of which there may be too few.
 func usesHugePages(container *corev1.Container) bool {
@@ -321,10 +337,7 @@ func (m *Manager) exclusive() topology.Set {
 	var cpus topology.Set
 	for _, p := range m.pods {
 		for _, a := range p {
-			cpus = cpus.Union(a.CPUs)
-			if a.previous != nil {
-				cpus = cpus.Union(a.previous.CPUs)
-			}
+			cpus = cpus.Union(a.all())
 		}
 	}
 	return cpus

@@ -33,10 +33,10 @@ func (m *Manager) PodHints(pod *corev1.Pod) [][]topology.Hint {
 		return all, int64(cpus.Intersect(free).Len())
 	})}
 	request := topology.MostTogether(pod, func(c *corev1.Container) int64 {
-		if ExclusiveCPUs(pod, c) == 0 || usesHugePages(c) {
-			return 0 // it is not confined
+		if ExclusiveCPUs(pod, c) == 0 {
+			return 0
 		}
-		return memoryRequest(c)
+		return confinedRequest(c)
 	})
 	if m.cfg.MemoryAffinity && request > 0 {
 		hints = append(hints, topology.MakeHints(m.topology.Nodes(), request, func(nodes topology.Set) (all, free int64) {
@@ -56,10 +56,7 @@ func (m *Manager) cpusOf(pod *corev1.Pod) (cpus topology.Set, complete bool) {
 			continue
 		}
 		a, ok := m.pods[pod.UID][c.Name]
-		cpus = cpus.Union(a.CPUs)
-		if a.previous != nil {
-			cpus = cpus.Union(a.previous.CPUs)
-		}
+		cpus = cpus.Union(a.all())
 		complete = complete && ok && m.isFor(a, n) && m.missingMemory(a, c) <= 0
 	}
 	return cpus, complete
