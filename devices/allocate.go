@@ -195,20 +195,28 @@ func (m *Manager) candidates(pod *corev1.Pod, container string, name corev1.Reso
 	}
 	c := candidates{plugin: r.plugin, reusable: m.reusable(pod, container, name)}
 	c.reusable = slices.DeleteFunc(c.reusable, func(id string) bool { return !r.devices[id].Healthy })
-	used, own := m.used(name), m.pods[pod.UID][container][name]
-	for _, id := range own.IDs { // set aside for this container, or to be replaced
-		delete(used, id)
-	}
-	for _, id := range slices.Sorted(maps.Keys(r.devices)) {
-		if r.devices[id].Healthy && !used[id] && !slices.Contains(c.reusable, id) {
-			c.free = append(c.free, id)
-		}
-	}
+	own := m.pods[pod.UID][container][name] // set aside for this container, or to be replaced
+	c.free = slices.DeleteFunc(m.freeBeside(name, own.IDs), func(id string) bool { return slices.Contains(c.reusable, id) })
 	c.first = c.reusable
 	if have := len(c.reusable) + len(c.free); have < n {
 		return candidates{}, fmt.Errorf("%w: %d requested, %d free of %d", ErrNotEnough, n, have, len(r.devices))
 	}
 	return c.prefer(r, own.near, n), nil
+}
+
+// freeBeside returns the healthy devices of a resource that no pod has, and the healthy ones of own. m.mu is locked.
+func (m *Manager) freeBeside(name corev1.ResourceName, own []string) (free []string) {
+	used := m.used(name)
+	for _, id := range own {
+		delete(used, id)
+	}
+	all := m.resources[name].devices
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		if all[id].Healthy && !used[id] {
+			free = append(free, id)
+		}
+	}
+	return free
 }
 
 // used returns the ids of a resource that a pod has. m.mu is locked.

@@ -28,8 +28,7 @@ func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topolo
 	}
 	var out [][]topology.Hint
 	for _, name := range slices.Sorted(maps.Keys(container.Resources.Limits)) {
-		q := container.Resources.Limits[name]
-		if n, ok := m.requested(name, q.Value(), false); ok && !podspec.IsFromClaim(pod, container.Name, name) {
+		if n := m.requestedOf(pod, container, name); n > 0 {
 			m.mu.Lock()
 			if hints := m.hints(pod, container.Name, name, n); hints != nil {
 				out = append(out, hints)
@@ -38,6 +37,16 @@ func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topolo
 		}
 	}
 	return out
+}
+
+// requestedOf returns how many devices a container requests of this Manager.
+func (m *Manager) requestedOf(pod *corev1.Pod, c *corev1.Container, name corev1.ResourceName) int {
+	q := c.Resources.Limits[name]
+	n, ok := m.requested(name, q.Value(), false)
+	if !ok || podspec.IsFromClaim(pod, c.Name, name) {
+		return 0
+	}
+	return n
 }
 
 // hints returns the hints for one resource. m.mu is locked.
@@ -112,9 +121,8 @@ func (c candidates) prefer(r *resourceState, nodes topology.Set, n int) candidat
 // Reserve implements topology.Provider. Resources without hints are not set aside.
 func (m *Manager) Reserve(pod *corev1.Pod, container *corev1.Container, nodes topology.Set) error {
 	for _, name := range slices.Sorted(maps.Keys(container.Resources.Limits)) {
-		q := container.Resources.Limits[name]
-		n, ok := m.requested(name, q.Value(), false)
-		if !ok || m.cfg.NUMANodes.Len() == 0 || podspec.IsFromClaim(pod, container.Name, name) {
+		n := m.requestedOf(pod, container, name)
+		if n == 0 || m.cfg.NUMANodes.Len() == 0 {
 			continue
 		}
 		if err := m.reserve(pod, container.Name, name, n, nodes); err != nil {

@@ -36,16 +36,6 @@ func (m *Manager) PodHints(pod *corev1.Pod) [][]topology.Hint {
 	return out
 }
 
-// requestedOf returns how many devices a container requests of this Manager.
-func (m *Manager) requestedOf(pod *corev1.Pod, c *corev1.Container, name corev1.ResourceName) int {
-	q := c.Resources.Limits[name]
-	n, ok := m.requested(name, q.Value(), false)
-	if !ok || podspec.IsFromClaim(pod, c.Name, name) {
-		return 0
-	}
-	return n
-}
-
 // podHints returns the hints for one resource, of which the containers of a pod request n together. m.mu is locked.
 func (m *Manager) podHints(pod *corev1.Pod, name corev1.ResourceName, n int64) []topology.Hint {
 	r := m.resources[name]
@@ -60,15 +50,10 @@ func (m *Manager) podHints(pod *corev1.Pod, name corev1.ResourceName, n int64) [
 			return near, near
 		})
 	}
-	used := m.used(name)
-	for _, id := range own {
-		delete(used, id)
-	}
-	all := slices.Sorted(maps.Keys(r.devices))
-	free := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return !r.devices[id].Healthy || used[id] })
-	if len(r.unknown) > 0 { // some of them are in use
+	if len(r.unknown) > 0 { // some devices are in use
 		return []topology.Hint{}
 	}
+	all, free := slices.Sorted(maps.Keys(r.devices)), m.freeBeside(name, own)
 	kept := min(n, r.near(own, m.cfg.NUMANodes)) // its other containers have these
 	return topology.MakeHints(m.cfg.NUMANodes, n, func(nodes topology.Set) (int64, int64) {
 		if r.near(own, nodes) < kept {
