@@ -314,7 +314,7 @@ func TestAgent_RestartsEvictedStaticPod(t *testing.T) {
 					require.Empty(t, a.PodProblems())
 					require.Equal(t, corev1.PodRunning, a.Pods()[0].Status.Phase)
 				} else {
-					time.Sleep(24 * time.Hour)
+					time.Sleep(2 * time.Hour)
 					require.Empty(t, n.Running())
 					require.Len(t, a.PodProblems(), 1)
 				}

@@ -69,7 +69,7 @@ func TestAgent_KeepsTheCapabilitiesOfADecoratedRuntime(t *testing.T) {
 				agent.WithSource("memory", podsource.NewMemory(pod)), agent.WithLogger(slog.New(slog.NewTextHandler(&logs, nil))),
 			)
 			require.NoError(t, err)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Hour)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
 			require.NoError(t, a.Run(ctx))
 			cancel()
 			observed, err := client.Pod(t.Context(), pod.UID)

@@ -61,9 +61,12 @@ func Path(t testing.TB) string {
 	return ""
 }
 
-// Open starts a browser and opens a URL in it. The browser ends with the test.
+// Open starts a browser and opens a URL in it. The browser ends with the test. A short run skips the test.
 func Open(t testing.TB, url string, o Options) *Page {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a browser, which takes seconds, and the page is the same for all users")
+	}
 	path, dir := Path(t), t.TempDir()
 	in, out, err := os.Pipe() // what the browser reads
 	check(t, err)

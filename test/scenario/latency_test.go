@@ -46,6 +46,9 @@ func TestAgent_NeedsNoTimerToSyncPods(t *testing.T) {
 // SL-8, PL-8: a pod whose start hangs indefinitely neither makes the agent unhealthy nor
 // delays another pod.
 func TestAgent_HungPodDelaysNoOther(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute with the race detector, and is the same for all users")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		h := agenttest.New(t, agenttest.Config{})
 		h.Start()
