@@ -87,7 +87,7 @@ func (l *listener) of(id string) []*v1.ContainerEventResponse {
 // await waits for an event of a type, or ends the case.
 func (l *listener) await(id string, kind v1.ContainerEventType) *v1.ContainerEventResponse {
 	var found *v1.ContainerEventResponse
-	l.c.until(5*time.Second, "the event "+kind.String(), func() bool {
+	l.c.received(5*time.Second, "the event "+kind.String(), func() bool {
 		for _, e := range l.of(id) {
 			if e.GetContainerEventType() == kind {
 				found = e

@@ -379,10 +379,21 @@ func (c *CaseT) check(cond bool, format string, args ...any) {
 	}
 }
 
-// until polls cond, and ends the case if it does not become true in the time that is
-// allowed. What has taken long is polled less often, by a tenth of the time that has passed:
-// each poll may be a call of a runtime that is slow because it is busy.
+// until polls cond, which calls the runtime, and ends the case if it does not become true in the
+// time that is allowed. What has taken long is polled less often, by a tenth of the time that has
+// passed: a runtime that is slow may be so because it is busy.
 func (c *CaseT) until(within time.Duration, what string, cond func() bool) {
+	c.poll(within, what, cond, func(waited time.Duration) time.Duration {
+		return min(max(10*time.Millisecond, waited/10), 200*time.Millisecond)
+	})
+}
+
+// received is until for a cond that looks only at what has been received.
+func (c *CaseT) received(within time.Duration, what string, cond func() bool) {
+	c.poll(within, what, cond, func(time.Duration) time.Duration { return 10 * time.Millisecond })
+}
+
+func (c *CaseT) poll(within time.Duration, what string, cond func() bool, interval func(waited time.Duration) time.Duration) {
 	within = c.allow(within + c.s.reserve)
 	startTime := time.Now()
 	for !cond() {
@@ -390,7 +401,7 @@ func (c *CaseT) until(within time.Duration, what string, cond func() bool) {
 		if waited > within {
 			c.fatal("%s: did not happen within %s", what, within)
 		}
-		if err := sleep.For(c.ctx, min(max(10*time.Millisecond, waited/10), 200*time.Millisecond)); err != nil {
+		if err := sleep.For(c.ctx, interval(waited)); err != nil {
 			c.fatal("%s: %v", what, err)
 		}
 	}
