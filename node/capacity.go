@@ -45,8 +45,7 @@ func DetectCapacity(root fs.FS, cgroups ...string) corev1.ResourceList {
 		capacity[ResourcePIDs] = *resource.NewQuantity(pids, resource.DecimalSI)
 	}
 	for size, count := range hugePages(root) {
-		name := corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String()
-		capacity[corev1.ResourceName(name)] = *resource.NewQuantity(size*count, resource.BinarySI)
+		capacity[hugepages.ResourceName(size)] = *resource.NewQuantity(size*count, resource.BinarySI)
 	}
 	return capacity
 }

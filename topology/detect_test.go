@@ -8,6 +8,7 @@ import (
 	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/topology"
 )
@@ -204,8 +205,8 @@ func TestDetect_CoresWithTheSameNumber(t *testing.T) {
 	require.ErrorContains(t, err, "thread_siblings_list")
 }
 
-// Memory of huge pages is not memory that containers can be confined to.
-func TestDetect_SubtractsHugePages(t *testing.T) {
+// Memory of huge pages is not memory for anything else.
+func TestDetect_HugePages(t *testing.T) {
 	root := sys(machine(3, 2, 1))
 	put := func(name, text string) { root["sys/"+name] = &fstest.MapFile{Data: []byte(text)} }
 	put("kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "1536")
@@ -217,6 +218,9 @@ func TestDetect_SubtractsHugePages(t *testing.T) {
 	got, err := topology.Detect(root)
 	require.NoError(t, err)
 	require.Equal(t, map[int]int64{0: 5 << 30, 1: 7 << 30, 2: 0}, got.Memory)
+	require.Equal(t, map[int]map[corev1.ResourceName]int64{
+		0: {"hugepages-2Mi": 2 << 30, "hugepages-1Gi": 1 << 30}, 1: {"hugepages-2Mi": 1 << 30}, 2: {"hugepages-1Gi": 9 << 30},
+	}, got.HugePages)
 	put("devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", "many")
 	_, err = topology.Detect(root)
 	require.ErrorContains(t, err, "invalid number")

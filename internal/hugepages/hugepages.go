@@ -7,6 +7,9 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 const dir = "sys/kernel/mm/hugepages"
@@ -30,6 +33,11 @@ func Sizes(root fs.FS) []int64 {
 
 // Dir returns the directory of a size, below the root directory of the machine.
 func Dir(size int64) string { return fmt.Sprintf("%s/hugepages-%dkB", dir, size>>10) }
+
+// ResourceName returns the resource of a size as pods request it: hugepages-2Mi, hugepages-1Gi.
+func ResourceName(size int64) corev1.ResourceName {
+	return corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
+}
 
 // Name returns a size as cgroups have it in the names of files, and the CRI in limits: 2MB, 1GB.
 func Name(size int64) string {

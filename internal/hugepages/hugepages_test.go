@@ -30,3 +30,9 @@ func TestName(t *testing.T) {
 		assert.Equal(t, want, hugepages.Name(size))
 	}
 }
+
+func TestResourceName(t *testing.T) {
+	for size, want := range map[int64]string{64 << 10: "hugepages-64Ki", 2 << 20: "hugepages-2Mi", 512 << 20: "hugepages-512Mi", 1 << 30: "hugepages-1Gi"} {
+		assert.EqualValues(t, want, hugepages.ResourceName(size))
+	}
+}
