@@ -296,34 +296,3 @@ func TestManager_MissingMemoryNodes(t *testing.T) {
 		})
 	}
 }
-
-// A container with huge pages may use those of all nodes, also if an earlier version has confined it.
-func TestManager_HugePagesOfAllNodes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newManager(t, newMachine(2, 4), stateFile(t), withMemory)
-		rt := new(fakeRuntime)
-		start(t, m, rt)
-		synctest.Wait()
-		p := pod("p", container("c", "2"))
-		c := &p.Spec.Containers[0]
-		i, err := m.Inject(t.Context(), p, c, false)
-		require.NoError(t, err)
-		require.Equal(t, runtime.Cpuset{CPUs: "1-2", MemoryNodes: "0"}, i.Cpuset)
-
-		c.Resources.Limits[corev1.ResourceHugePagesPrefix+"2Mi"] = resource.MustParse("9Gi")
-		require.NoError(t, m.Reserve(p, c, topology.NewSet(0, 1)))
-		i, err = m.Inject(t.Context(), p, c, true)
-		require.NoError(t, err)
-		require.Equal(t, runtime.Cpuset{CPUs: "1-2"}, i.Cpuset)
-
-		fresh := pod("fresh", container("c", "1"))
-		c = &fresh.Spec.Containers[0]
-		c.Resources.Limits[corev1.ResourceHugePagesPrefix+"1Gi"] = resource.MustParse("1Gi")
-		require.Len(t, m.Hints(fresh, c), 1, "of its CPUs")
-		i, err = m.Inject(t.Context(), fresh, c, false)
-		require.NoError(t, err)
-		require.Equal(t, runtime.Cpuset{CPUs: "3"}, i.Cpuset)
-		_, bytes := m.Memory("fresh", "c")
-		require.Zero(t, bytes)
-	})
-}

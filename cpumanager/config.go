@@ -33,9 +33,11 @@ type Config struct {
 	Topology func() (topology.Topology, error)
 	Reserved topology.Set // for the system and shared containers, never exclusive. Required
 	// MemoryAffinity keeps the memory of a container with exclusive CPUs in their NUMA
-	// nodes, as far as the requests of all such containers fit there. A container with huge
-	// pages is not confined: it could not use those of other nodes.
+	// nodes, with its huge pages, as far as the requests of all such containers fit there.
 	MemoryAffinity bool
+	// ReservedMemory is what MemoryAffinity gives no container of NUMA nodes: memory and huge pages, such as
+	// hugepages-2Mi. A change does not move containers that are confined already.
+	ReservedMemory map[int]corev1.ResourceList
 	// StateFile is the absolute path of the file with the assignments. Required. Its
 	// directory must exist when the Manager is used.
 	StateFile string
@@ -87,6 +89,9 @@ func (cfg *Config) complete() error {
 	}
 	if !filepath.IsAbs(cfg.StateFile) {
 		errs = append(errs, fmt.Errorf("cpumanager: Config.StateFile: %q must be an absolute path", cfg.StateFile))
+	}
+	if len(cfg.ReservedMemory) > 0 && !cfg.MemoryAffinity {
+		errs = append(errs, errors.New("cpumanager: Config.ReservedMemory: needs MemoryAffinity"))
 	}
 	for name, d := range map[string]time.Duration{"Period": cfg.Period, "RestoreTimeout": cfg.RestoreTimeout} {
 		if d < 0 {

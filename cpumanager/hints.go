@@ -23,9 +23,9 @@ func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topolo
 	if ok && m.isFor(a, n) && m.missingMemory(a, container) <= 0 {
 		return [][]topology.Hint{{{Nodes: m.topology.NodesOf(a.CPUs), Preferred: true}}}
 	}
-	request, available := confinedRequest(container), m.availableTo(pod, container)
+	requests, available := memoryRequests(container), m.availableTo(pod, container)
 	// A container that is resized stays in its NUMA nodes if it can.
-	if nodes := m.topology.NodesOf(a.effective().CPUs); available.fits(nodes, n, request) {
+	if nodes := m.topology.NodesOf(a.effective().CPUs); available.fits(nodes, n, requests) {
 		return [][]topology.Hint{{{Nodes: nodes, Preferred: true}}}
 	}
 	allocatable, lent := m.topology.Online().Minus(m.cfg.Reserved), available.ended.Intersect(m.topology.Online())
@@ -36,10 +36,7 @@ func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topolo
 		}
 		return int64(cpus.Intersect(allocatable).Len()), int64(cpus.Intersect(available.cpus).Len())
 	})}
-	if m.cfg.MemoryAffinity && request > 0 {
-		hints = append(hints, topology.MakeHints(m.topology.Nodes(), request, available.memory))
-	}
-	return hints
+	return append(hints, m.memoryHints(requests, available.memory)...)
 }
 
 // ready reports whether CPUs can be set aside already. Without it a container gets its CPUs

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,7 +28,8 @@ var (
 
 // Manager assigns CPUs. Its methods may be called from any goroutine.
 type Manager struct {
-	cfg Config
+	cfg      Config
+	reserved map[int]amounts // Config.ReservedMemory
 
 	changed  chan struct{} // one slot: Run is to compare again
 	restored chan struct{} // closed when it is known which CPUs are in use
@@ -46,10 +46,11 @@ type podState map[string]assignment
 // assignment is what one container has.
 type assignment struct {
 	CPUs topology.Set `json:"cpus"`
-	// MemoryNodes are the NUMA nodes of its memory, of which it requests so much. Empty:
-	// all of them.
+	// MemoryNodes are the NUMA nodes of its memory and huge pages, of which it requests so much.
+	// Empty: all of them.
 	MemoryNodes topology.Set `json:"memoryNodes,omitzero"`
 	Memory      int64        `json:"memory,omitempty"`
+	HugePages   amounts      `json:"hugePages,omitempty"`
 	lifetime                 // of the container that has the memory
 	// reserved means that no container was created with it yet. previous is what the
 	// container has meanwhile, if it is being resized.
@@ -84,7 +85,7 @@ func (m *Manager) isFor(a assignment, n int) bool {
 }
 
 // New returns a Manager. It checks cfg, and reads the topology of the node: it is an error if
-// a reserved CPU does not exist. If all are reserved, no container gets CPUs for itself.
+// a reserved CPU does not exist, or reserved memory of a NUMA node. If all CPUs are reserved, no container gets CPUs for itself.
 func New(cfg Config) (*Manager, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -98,8 +99,12 @@ func New(cfg Config) (*Manager, error) {
 	if missing := cfg.Reserved.Minus(online); missing.Len() > 0 {
 		return nil, fmt.Errorf("cpumanager: Config.Reserved: CPUs %s are not online; there are %s", missing, online)
 	}
+	reserved, err := reservedMemory(cfg.ReservedMemory, t)
+	if err != nil {
+		return nil, err
+	}
 	m := &Manager{
-		cfg: cfg, topology: t, pods: map[types.UID]podState{},
+		cfg: cfg, reserved: reserved, topology: t, pods: map[types.UID]podState{},
 		changed: make(chan struct{}, 1), restored: make(chan struct{}),
 	}
 	m.file = m.newFile()
@@ -151,7 +156,7 @@ func (m *Manager) resize(pod *corev1.Pod, container *corev1.Container, n int) er
 	case a.CPUs.Len() == 0:
 	case a.CPUs.Len() == n:
 		a.unmet = 0
-		if m.missingMemory(a, container) != 0 {
+		if !m.confines(a, container) {
 			m.pinMemory(pod, container, &a)
 			m.file.Changed()
 		}
@@ -280,56 +285,7 @@ func (m *Manager) current(pod *corev1.Pod, container *corev1.Container, n int) (
 
 // suffices reports whether an assignment is what the container requests. m.mu is locked.
 func (m *Manager) suffices(a assignment, n int, container *corev1.Container) bool {
-	return m.isFor(a, n) && m.missingMemory(a, container) == 0 && (a.MemoryNodes.Len() == 0 || !usesHugePages(container))
-}
-
-// missingMemory returns how much more memory the container requests than the assignment confines,
-// less than 0 if it requests less. Memory that is not confined does not count.
-func (m *Manager) missingMemory(a assignment, container *corev1.Container) int64 {
-	if !m.cfg.MemoryAffinity || a.MemoryNodes.Len() == 0 {
-		return 0
-	}
-	return memoryRequest(container) - a.Memory
-}
-
-// pinMemory keeps the memory of a container in the NUMA nodes of its CPUs, if it can be confined and
-// fits there, and in no nodes otherwise. m.mu is locked.
-func (m *Manager) pinMemory(pod *corev1.Pod, container *corev1.Container, a *assignment) {
-	if !m.cfg.MemoryAffinity {
-		return
-	}
-	nodes, request := m.topology.NodesOf(a.CPUs).Intersect(m.nodesWithMemory()), memoryRequest(container)
-	a.MemoryNodes, a.Memory, a.lifetime = topology.Set{}, 0, lifetime{}
-	if usesHugePages(container) {
-		return
-	}
-	if _, free := m.availableTo(pod, container).memory(nodes); request <= free {
-		a.MemoryNodes, a.Memory, a.lifetime = nodes, request, lifetimeOf(pod, container)
-	}
-}
-
-func memoryRequest(container *corev1.Container) int64 {
-	q := container.Resources.Requests[corev1.ResourceMemory]
-	return q.Value()
-}
-
-// confinedRequest returns the memory that a container is to be confined to NUMA nodes with: none with huge pages.
-func confinedRequest(container *corev1.Container) int64 {
-	if usesHugePages(container) {
-		return 0
-	}
-	return memoryRequest(container)
-}
-
-// usesHugePages reports whether a container has huge pages. The kernel gives it those of the nodes alone that
-// its memory is confined to, of which there may be too few.
-func usesHugePages(container *corev1.Container) bool {
-	for name, q := range container.Resources.Limits {
-		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) && q.Sign() > 0 {
-			return true
-		}
-	}
-	return false
+	return m.isFor(a, n) && m.confines(a, container)
 }
 
 // exclusive returns the CPUs that any container has for itself. m.mu is locked.

@@ -32,18 +32,9 @@ func (m *Manager) PodHints(pod *corev1.Pod) [][]topology.Hint {
 		}
 		return all, int64(cpus.Intersect(free).Len())
 	})}
-	request := topology.MostTogether(pod, func(c *corev1.Container) int64 {
-		if ExclusiveCPUs(pod, c) == 0 {
-			return 0
-		}
-		return confinedRequest(c)
-	})
-	if m.cfg.MemoryAffinity && request > 0 {
-		hints = append(hints, topology.MakeHints(m.topology.Nodes(), request, func(nodes topology.Set) (all, free int64) {
-			return m.memoryBeside(pod.UID, nodes)
-		}))
-	}
-	return hints
+	return append(hints, m.memoryHints(podMemoryRequests(pod), func(name corev1.ResourceName, nodes topology.Set) (all, free int64) {
+		return m.memoryBeside(pod.UID, name, nodes)
+	})...)
 }
 
 // cpusOf returns the CPUs of all containers of a pod, and whether each has all that it is to have. m.mu is

@@ -39,15 +39,42 @@ func (m *Manager) AllocatableCPUs() topology.Set {
 	return m.topology.Online().Minus(m.cfg.Reserved)
 }
 
-// AllocatableMemory returns the bytes of each NUMA node that containers can be confined to. There are
-// none without Config.MemoryAffinity.
+// HugePages returns how many bytes of huge pages of each size are set aside for a container, on the NUMA nodes that
+// Memory returns. The caller owns the result.
+func (m *Manager) HugePages(uid types.UID, container string) map[corev1.ResourceName]int64 {
+	return maps.Clone(m.reported(uid, container).HugePages)
+}
+
+// AllocatableMemory returns the bytes of each NUMA node that containers can be confined to, without those that are
+// reserved. There are none without Config.MemoryAffinity.
 func (m *Manager) AllocatableMemory() map[int]int64 {
 	if !m.cfg.MemoryAffinity {
 		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return maps.Clone(m.topology.Memory)
+	out := map[int]int64{}
+	for node := range m.topology.Memory {
+		out[node] = m.allocatable(corev1.ResourceMemory, node)
+	}
+	return out
+}
+
+// AllocatableHugePages is AllocatableMemory for the huge pages of each size.
+func (m *Manager) AllocatableHugePages() map[int]map[corev1.ResourceName]int64 {
+	if !m.cfg.MemoryAffinity {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[int]map[corev1.ResourceName]int64{}
+	for node, pages := range m.topology.HugePages {
+		out[node] = map[corev1.ResourceName]int64{}
+		for name := range pages {
+			out[node][name] = m.allocatable(name, node)
+		}
+	}
+	return out
 }
 
 // HasUnreleased implements podsync.EarlyReleaser: it reports whether the pod has CPUs that are not released. A scheduler gives

@@ -66,7 +66,7 @@ func parseState(text []byte) (savedState, error) {
 	pods, owners := map[types.UID]podState{}, map[int]types.UID{}
 	for uid, p := range state.Pods {
 		for container, a := range p {
-			if uid == "" || container == "" || a.CPUs.Len() == 0 || a.Memory < 0 || a.Step < 0 {
+			if uid == "" || container == "" || a.CPUs.Len() == 0 || a.Memory < 0 || a.HugePages.least() < 0 || a.Step < 0 {
 				return savedState{}, fmt.Errorf("invalid assignment of pod %q, container %q", uid, container)
 			}
 			// Containers of one pod may have the same, one after the other.
