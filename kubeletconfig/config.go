@@ -119,6 +119,9 @@ func (c *Config) Notices() []string {
 			notices = append(notices, fmt.Sprintf("%s has no effect: %s", f.Path, f.Note))
 		}
 	}
+	if len(c.kubelet.ReservedMemory) > 0 && c.kubelet.MemoryManagerPolicy != v1beta1.StaticMemoryManagerPolicy {
+		notices = append(notices, reservedMemoryPath+" has no effect: memoryManagerPolicy is not Static")
+	}
 	return append(notices, gateNotices(c.kubelet.FeatureGates)...)
 }
 

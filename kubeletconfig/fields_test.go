@@ -86,7 +86,7 @@ func TestValidate_UnsupportedFields(t *testing.T) {
 		}
 		value, simple := map[string]string{
 			"localStorageCapacityIsolation": "false", "enableControllerAttachDetach": "false", "readOnlyPort": "10255", "userNamespaces.idsPerPod": "131072",
-			"reservedMemory": `[{"numaNode":0,"limits":{"memory":"1Gi"}}]`, "tracing": `{"endpoint":"a:1"}`,
+			"tracing": `{"endpoint":"a:1"}`,
 		}[f.Path]
 		if !simple {
 			value = `"x"`

@@ -41,7 +41,10 @@ func (f *Flags) Apply(c *Config) error {
 	for _, field := range order {
 		all := values[field.Flag]
 		value := all[len(all)-1]
-		if isList(valueAt(&c.kubelet, field.Path).Type()) {
+		switch {
+		case field.Path == reservedMemoryPath:
+			value = strings.Join(all, nodeSeparator)
+		case isList(valueAt(&c.kubelet, field.Path).Type()):
 			value = strings.Join(all, ",")
 		}
 		errs = append(errs, c.Set(field.Flag, value))

@@ -107,6 +107,10 @@ func setText(v reflect.Value, text string) error {
 		taints, err := parseTaints(text)
 		*p = taints
 		return err
+	case *[]v1beta1.MemoryReservation:
+		reserved, err := parseReservedMemory(text)
+		*p = reserved
+		return err
 	}
 	return setBasic(v, text)
 }
@@ -249,6 +253,8 @@ func text(v reflect.Value) string {
 		return strings.Join(entries, ",")
 	case []string:
 		return strings.Join(p, ",")
+	case []v1beta1.MemoryReservation:
+		return joinReservedMemory(p)
 	}
 	if v.Kind() == reflect.Struct && v.FieldByName("Duration").IsValid() {
 		return text(v.FieldByName("Duration"))

@@ -211,11 +211,12 @@ func (c *Config) resources(capacity corev1.ResourceList, thresholds []eviction.T
 		}
 		kube[corev1.ResourceCPU] = *resource.NewQuantity(int64(cpus.Len()), resource.DecimalSI)
 	}
-	r, err := node.Available(capacity, node.Reservations{Kube: kube, System: system, Eviction: eviction.Reservation(capacity, thresholds)})
+	reserved := node.Reservations{Kube: kube, System: system, Eviction: eviction.Reservation(capacity, thresholds)}
+	r, err := node.Available(capacity, reserved)
 	if err != nil {
 		return node.Resources{}, fmt.Errorf("resources of this node: %w", err)
 	}
-	return r, nil
+	return r, c.reserveMemory(r, reserved)
 }
 
 func reservation(field string, list map[string]string) (corev1.ResourceList, error) {

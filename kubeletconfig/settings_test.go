@@ -212,7 +212,6 @@ func TestFlags_Bad(t *testing.T) {
 	}
 	require.ErrorIs(t, kubeletconfig.Default().Set("no-such-flag", "1"), kubeletconfig.ErrUnknownFlag)
 	require.NoError(t, kubeletconfig.Default().Set("vmodule", "a=1"), "nothing depends on it")
-	require.Error(t, kubeletconfig.Default().Set("reserved-memory", "0:memory=1Gi"))
 }
 
 func TestFlags_Forms(t *testing.T) {

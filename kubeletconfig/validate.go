@@ -31,6 +31,7 @@ func (c *Config) Validate() error {
 	v.managers()
 	v.shutdown()
 	v.memory()
+	v.reservedMemory()
 	_, err := c.thresholds()
 	v.add(err)
 	return errors.Join(append(v.errs, c.unsupportedValues()...)...)
