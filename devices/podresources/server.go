@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,6 +57,14 @@ type Memory interface {
 	AllocatableMemory() map[int]int64
 }
 
+// HugePages knows which huge pages are set aside for containers, by size. *cpumanager.Manager does.
+type HugePages interface {
+	// HugePages returns the bytes that the container has on the nodes that Memory returns.
+	HugePages(uid types.UID, container string) map[corev1.ResourceName]int64
+	// AllocatableHugePages returns the bytes that containers can have of each node.
+	AllocatableHugePages() map[int]map[corev1.ResourceName]int64
+}
+
 // Claims knows which devices containers have by ResourceClaims. *dra.Manager does.
 type Claims interface {
 	DynamicResources(pod *corev1.Pod, container *corev1.Container) []*api.DynamicResource
@@ -69,12 +76,13 @@ type Config struct {
 	// it is missing. Clients usually expect /var/lib/kubelet/pod-resources/kubelet.sock.
 	Path string
 	// Pods returns the pods of the node with their statuses. They are read-only.
-	Pods    func() []*corev1.Pod
-	Devices Devices      // default: there are no devices of plugins
-	CPUs    CPUs         // default: no container has CPUs for itself
-	Memory  Memory       // default: no container is confined to the memory of NUMA nodes
-	Claims  Claims       // default: no container has devices by ResourceClaims
-	Logger  *slog.Logger // default: discard
+	Pods      func() []*corev1.Pod
+	Devices   Devices      // default: there are no devices of plugins
+	CPUs      CPUs         // default: no container has CPUs for itself
+	Memory    Memory       // default: no container is confined to the memory of NUMA nodes
+	HugePages HugePages    // default: none are set aside for a container; needs Memory
+	Claims    Claims       // default: no container has devices by ResourceClaims
+	Logger    *slog.Logger // default: discard
 }
 
 // Server serves the API to the user of its process alone.
@@ -96,6 +104,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.Pods == nil {
 		errs = append(errs, errors.New("podresources: Config.Pods: required"))
+	}
+	if cfg.HugePages != nil && cfg.Memory == nil {
+		errs = append(errs, errors.New("podresources: Config.HugePages: needs Memory, which knows their NUMA nodes"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -168,12 +179,7 @@ func (s *Server) GetAllocatableResources(context.Context, *api.AllocatableResour
 	if s.cfg.CPUs != nil {
 		r.CpuIds = cpuIDs(s.cfg.CPUs.AllocatableCPUs())
 	}
-	if s.cfg.Memory != nil {
-		all := s.cfg.Memory.AllocatableMemory()
-		for _, node := range slices.Sorted(maps.Keys(all)) {
-			r.Memory = append(r.Memory, containerMemory(topology.NewSet(node), all[node])...)
-		}
-	}
+	r.Memory = s.allocatableMemory()
 	for name, list := range s.cfg.Devices.Devices() {
 		list = slices.DeleteFunc(list, func(d devices.Device) bool { return !d.Healthy })
 		r.Devices = append(r.Devices, containerDevices(name, list)...)
@@ -213,25 +219,11 @@ func (s *Server) containerResources(pod *corev1.Pod, c *corev1.Container, list [
 	if s.cfg.CPUs != nil {
 		r.CpuIds = cpuIDs(s.cfg.CPUs.CPUs(pod.UID, c.Name))
 	}
-	if s.cfg.Memory != nil {
-		r.Memory = containerMemory(s.cfg.Memory.Memory(pod.UID, c.Name))
-	}
+	r.Memory = s.memoryOf(pod.UID, c.Name)
 	if s.cfg.Claims != nil {
 		r.DynamicResources = s.cfg.Claims.DynamicResources(pod, c)
 	}
 	return r
-}
-
-// containerMemory returns the entry for memory of NUMA nodes, none without nodes.
-func containerMemory(nodes topology.Set, bytes int64) []*api.ContainerMemory {
-	if nodes.Len() == 0 {
-		return nil
-	}
-	entry := &api.ContainerMemory{MemoryType: string(corev1.ResourceMemory), Size: uint64(max(bytes, 0)), Topology: &api.TopologyInfo{}}
-	for _, id := range nodes.IDs() {
-		entry.Topology.Nodes = append(entry.Topology.Nodes, &api.NUMANode{ID: int64(id)})
-	}
-	return []*api.ContainerMemory{entry}
 }
 
 func cpuIDs(cpus topology.Set) []int64 {

@@ -219,12 +219,21 @@ func (f fakeMemory) Memory(uid types.UID, container string) (topology.Set, int64
 	}
 	return topology.Set{}, 0
 }
-func (fakeMemory) AllocatableMemory() map[int]int64 { return map[int]int64{0: 8, 2: 4} }
+func (fakeMemory) AllocatableMemory() map[int]int64 { return map[int]int64{0: 8, 1: 0, 2: 4} }
 
+func (f fakeMemory) HugePages(_ types.UID, container string) map[corev1.ResourceName]int64 {
+	return map[string]map[corev1.ResourceName]int64{"main": {"hugepages-2Mi": 2, "hugepages-1Gi": 1}, "other": {"hugepages-2Mi": 9}}[container]
+}
+
+func (fakeMemory) AllocatableHugePages() map[int]map[corev1.ResourceName]int64 {
+	return map[int]map[corev1.ResourceName]int64{0: {"hugepages-1Gi": 3, "hugepages-2Mi": 0}, 1: {"hugepages-2Mi": 6}}
+}
+
+// There is a block for memory and for each size of huge pages, without those of which there is nothing.
 func TestServer_ReportsMemory(t *testing.T) {
 	c := serve(t, podresources.Config{
 		Pods:   func() []*corev1.Pod { return []*corev1.Pod{pod("p", corev1.PodRunning, "main", "other")} },
-		Memory: fakeMemory{"p/main": 5},
+		Memory: fakeMemory{"p/main": 5}, HugePages: fakeMemory{},
 	})
 	text := func(list []*api.ContainerMemory) (out []string) {
 		for _, m := range list {
@@ -238,11 +247,13 @@ func TestServer_ReportsMemory(t *testing.T) {
 	}
 	list, err := c.List(t.Context(), &api.ListPodResourcesRequest{})
 	require.NoError(t, err)
-	require.Equal(t, []string{"memory 5 @0 @1"}, text(list.GetPodResources()[0].GetContainers()[0].GetMemory()))
+	require.Equal(t, []string{"memory 5 @0 @1", "hugepages-1Gi 1 @0 @1", "hugepages-2Mi 2 @0 @1"}, text(list.GetPodResources()[0].GetContainers()[0].GetMemory()))
 	require.Empty(t, list.GetPodResources()[0].GetContainers()[1].GetMemory())
 	all, err := c.GetAllocatableResources(t.Context(), &api.AllocatableResourcesRequest{})
 	require.NoError(t, err)
-	require.Equal(t, []string{"memory 8 @0", "memory 4 @2"}, text(all.GetMemory()))
+	require.Equal(t, []string{"memory 8 @0", "hugepages-1Gi 3 @0", "hugepages-2Mi 6 @1", "memory 4 @2"}, text(all.GetMemory()))
+	_, err = podresources.New(podresources.Config{Path: "/s", Pods: func() []*corev1.Pod { return nil }, HugePages: fakeMemory{}})
+	require.ErrorContains(t, err, "Config.HugePages: needs Memory")
 }
 
 // fakeClaims are those of each container, by name.
