@@ -70,7 +70,7 @@ func (f *deviceFlags) podResources(m *devices.Manager, cpus *cpumanager.Manager,
 			cfg.Devices = m
 		}
 		if cpus != nil {
-			cfg.CPUs, cfg.Memory = cpus, cpus
+			cfg.CPUs, cfg.Memory, cfg.HugePages = cpus, cpus, cpus
 		}
 		return podresources.New(cfg)
 	})}

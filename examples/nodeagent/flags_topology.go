@@ -25,7 +25,7 @@ type topologyFlags struct{ cpuPolicy, reservedCPUs, memoryPolicy, topologyPolicy
 func (f *topologyFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.cpuPolicy, "cpu-manager-policy", cpuNone, "none, or static: containers of Guaranteed pods that request whole CPUs have these for themselves")
 	fs.StringVar(&f.reservedCPUs, "reserved-cpus", "", "CPUs for the system and containers that share, such as 0-1; they replace the cpu of -kube-reserved and -system-reserved. Default with -cpu-manager-policy static: as many CPUs as these have")
-	fs.StringVar(&f.memoryPolicy, "memory-manager-policy", memoryNone, "None, or Static: containers with CPUs for themselves have memory of the same NUMA nodes, as far as it suffices")
+	fs.StringVar(&f.memoryPolicy, "memory-manager-policy", memoryNone, "None, or Static: containers with CPUs for themselves have memory and huge pages of the same NUMA nodes, as far as these suffice")
 	fs.StringVar(&f.topologyPolicy, "topology-manager-policy", string(topology.None), "where CPUs, memory and devices of a container come from: none, best-effort, restricted or single-numa-node")
 	fs.StringVar(&f.topologyScope, "topology-manager-scope", string(topology.ContainerScope), "what -topology-manager-policy is about: container, or pod for all containers of a pod together")
 }
@@ -54,7 +54,7 @@ func (f *flags) cpus(machine topology.Topology, log *slog.Logger) (*cpumanager.M
 		return nil, err
 	}
 	return cpumanager.New(cpumanager.Config{
-		Topology: detectTopology, Reserved: reserved, MemoryAffinity: f.topology.memoryPolicy == memoryStatic,
+		Topology: detectTopology, Reserved: reserved, MemoryAffinity: f.topology.memoryPolicy == memoryStatic, ReservedMemory: f.config.effective.ReservedMemory(),
 		StateFile: filepath.Join(f.rootDir, "cpus.json"), Period: f.config.effective.Kubelet().CPUManagerReconcilePeriod.Duration, Logger: log,
 	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,8 @@ func TestParse_TopologyFlags(t *testing.T) {
 		{[]string{"-topology-manager-policy=near"}, `-topology-manager-policy: invalid policy "near"`},
 		{[]string{"-topology-manager-scope=near"}, `-topology-manager-scope: invalid scope "near"`},
 		{[]string{"-topology-manager-policy=restricted"}, "-topology-manager-policy restricted needs -cpu-manager-policy static or -device-plugin-dir"},
+		{[]string{"-reserved-memory=memory=1Gi"}, `-reserved-memory: "memory=1Gi" must be the number of a NUMA node`},
+		{[]string{"-reserved-memory=0:cpu=1"}, `reservedMemory: NUMA node 0: "cpu" must be memory, or hugepages-<size> (reservedMemory is -reserved-memory)`},
 	} {
 		_, err := parse(append([]string{"-manifests", "/m"}, tt.args...), &bytes.Buffer{})
 		require.ErrorContains(t, err, tt.want)
@@ -32,4 +35,28 @@ func TestParse_TopologyFlags(t *testing.T) {
 	require.NoError(t, err)
 	_, err = parse([]string{"-manifests", "/m", "-device-plugin-dir=/d", "-topology-manager-policy=best-effort"}, &bytes.Buffer{})
 	require.NoError(t, err)
+}
+
+// What is reserved of NUMA nodes is checked against the machine at the start.
+func TestFlags_ReservedMemory(t *testing.T) {
+	static := []string{"-manifests", "/m", "-cpu-manager-policy=static", "-reserved-cpus=0", "-memory-manager-policy=Static", "-eviction-hard=memory.available<100Mi"}
+	f, err := parse(append(static, "-reserved-memory=0:memory=60Mi", "-reserved-memory=64:memory=40Mi"), &bytes.Buffer{})
+	require.NoError(t, err)
+	_, err = f.config.effective.Settings(capacityOfThisNode(t, &f))
+	require.NoError(t, err)
+	machine, err := detectTopology()
+	require.NoError(t, err)
+	_, err = f.cpus(machine, slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, err, "NUMA node 64 does not exist")
+	f, err = parse(append(static, "-reserved-memory=0:memory=60Mi"), &bytes.Buffer{})
+	require.NoError(t, err)
+	_, err = f.config.effective.Settings(capacityOfThisNode(t, &f))
+	require.ErrorContains(t, err, "reservedMemory: the memory of all NUMA nodes is 60Mi")
+	f, err = parse(append(static, "-reserved-memory=0:memory=100Mi"), &bytes.Buffer{})
+	require.NoError(t, err)
+	cpus, err := f.cpus(machine, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	if all := machine.Memory[0]; all > 0 {
+		require.Equal(t, all-100<<20, cpus.AllocatableMemory()[0])
+	}
 }

@@ -75,7 +75,7 @@ func fieldFlags() []string {
 	return []string{
 		"authentication-token-webhook-cache-ttl", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl",
 		"cgroups-per-qos", "cpu-manager-reconcile-period", "enable-debugging-handlers", "enforce-node-allocatable", "feature-gates", "kube-api-burst", "kube-api-qps",
-		"provider-id", "runtime-request-timeout", "serialize-image-pulls", "streaming-connection-idle-timeout", "tls-cipher-suites", "tls-min-version",
+		"provider-id", "reserved-memory", "runtime-request-timeout", "serialize-image-pulls", "streaming-connection-idle-timeout", "tls-cipher-suites", "tls-min-version",
 	}
 }
 

@@ -50,7 +50,7 @@ func TestParse_ExplainsUnsupportedFlagsOfTheKubelet(t *testing.T) {
 	for _, arg := range []string{
 		"--address=0.0.0.0", "--read-only-port=0", "--fail-swap-on", "--node-status-update-frequency=1s",
 		"--event-qps=1", "--cpu-manager-policy-options=x=y", "--rotate-certificates", "--max-open-files=9", "--lock-file=/l", "--contention-profiling",
-		"--hairpin-mode=none", "--enable-controller-attach-detach", "--fail-cgroupv1=false", "--reserved-memory=0:memory=1Gi", "--runonce",
+		"--hairpin-mode=none", "--enable-controller-attach-detach", "--fail-cgroupv1=false", "--runonce",
 	} {
 		_, err := parse([]string{"-manifests", "/m", arg}, io.Discard)
 		assert.ErrorContains(t, err, "is a flag of the kubelet that nodeagent does not support; ", arg)
