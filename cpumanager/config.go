@@ -33,7 +33,8 @@ type Config struct {
 	Topology func() (topology.Topology, error)
 	Reserved topology.Set // for the system and shared containers, never exclusive. Required
 	// MemoryAffinity keeps the memory of a container with exclusive CPUs in their NUMA
-	// nodes, with its huge pages, as far as the requests of all such containers fit there.
+	// nodes, with its huge pages, as far as the requests of all such containers fit there. Huge pages
+	// that others have taken, by Topology.FreeHugePages, do not count for a new container.
 	MemoryAffinity bool
 	// ReservedMemory is what MemoryAffinity gives no container of NUMA nodes: memory and huge pages, such as
 	// hugepages-2Mi. A change does not move containers that are confined already.

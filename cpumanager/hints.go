@@ -55,6 +55,7 @@ func (m *Manager) Reserve(pod *corev1.Pod, container *corev1.Container, nodes to
 	if n == 0 || !m.ready() {
 		return nil
 	}
+	m.readHugePages(pod, container)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.reserve(pod, container, n, nodes)

@@ -136,6 +136,7 @@ func (m *Manager) assign(ctx context.Context, pod *corev1.Pod, container *corev1
 	if err := m.waitRestored(ctx); err != nil {
 		return err
 	}
+	m.readHugePages(pod, container)
 	m.mu.Lock()
 	err := m.reserve(pod, container, n, m.topology.Nodes())
 	m.mu.Unlock()

@@ -121,6 +121,37 @@ func (av available) fitsMemory(nodes topology.Set, requests amounts) bool {
 	return true
 }
 
+// findsHugePages reports whether these NUMA nodes had the huge pages when they were last read: containers that are
+// not confined may have taken some. One that has been confined there before has its own.
+func (av available) findsHugePages(nodes topology.Set, requests amounts) bool {
+	if av.m.topology.FreeHugePages == nil || av.m.pods[av.pod][av.container].effective().MemoryNodes.Equal(nodes) {
+		return true
+	}
+	for name, n := range requests {
+		free := int64(0)
+		for _, node := range nodes.IDs() {
+			free += av.m.topology.FreeHugePages[node][name]
+		}
+		if name != corev1.ResourceMemory && n > free {
+			return false
+		}
+	}
+	return true
+}
+
+// readHugePages reads which huge pages are free for a container that has none yet.
+func (m *Manager) readHugePages(pod *corev1.Pod, container *corev1.Container) {
+	if !m.cfg.MemoryAffinity || hugePageRequests(container) == nil {
+		return
+	}
+	m.mu.Lock()
+	_, known := m.pods[pod.UID][container.Name]
+	m.mu.Unlock()
+	if !known {
+		m.refreshTopology()
+	}
+}
+
 // memory returns the bytes of NUMA nodes, and how many of them no other container is confined to
 // that runs at the same time.
 func (av available) memory(name corev1.ResourceName, nodes topology.Set) (all, free int64) {
@@ -219,9 +250,9 @@ func (m *Manager) pinMemory(pod *corev1.Pod, container *corev1.Container, a *ass
 	if !m.cfg.MemoryAffinity {
 		return
 	}
-	nodes := m.topology.NodesOf(a.CPUs).Intersect(m.nodesWithMemory())
+	nodes, requests := m.topology.NodesOf(a.CPUs).Intersect(m.nodesWithMemory()), memoryRequests(container)
 	a.MemoryNodes, a.Memory, a.HugePages, a.lifetime = topology.Set{}, 0, nil, lifetime{}
-	if m.availableTo(pod, container).fitsMemory(nodes, memoryRequests(container)) {
+	if available := m.availableTo(pod, container); available.fitsMemory(nodes, requests) && available.findsHugePages(nodes, requests) {
 		a.MemoryNodes, a.Memory, a.HugePages, a.lifetime = nodes, memoryRequest(container), hugePageRequests(container), lifetimeOf(pod, container)
 	}
 }

@@ -206,3 +206,39 @@ func TestNew_ChecksReservedMemory(t *testing.T) {
 	clear(withoutNUMA.t.Memory)
 	newManager(t, withoutNUMA, stateFile(t), reserving(map[int]corev1.ResourceList{0: list("memory", "1Gi")}))
 }
+
+// A container does not get nodes whose huge pages others have taken, which are not confined: it may use all. One that
+// has its own keeps its nodes.
+func TestManager_HugePagesOfOthers(t *testing.T) {
+	for name, admitted := range map[string]bool{"admitted": true, "created": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				machine := withHugePages(newMachine(1, 6), map[corev1.ResourceName]int64{huge1Gi: 4 << 30})
+				take := func(free int64) {
+					machine.mu.Lock()
+					defer machine.mu.Unlock()
+					machine.t.FreeHugePages = map[int]map[corev1.ResourceName]int64{0: {huge1Gi: free}}
+				}
+				m := newManager(t, machine, stateFile(t), withMemory)
+				start(t, m, new(fakeRuntime))
+				synctest.Wait()
+				c := withPages(container("c", "1"), "hugepages-1Gi", "2Gi")
+				nodes := func(p *corev1.Pod, container *corev1.Container) string {
+					if admitted {
+						require.NoError(t, m.Reserve(p, container, topology.NewSet(0)))
+					}
+					return cpuset(t, m, p, container, false).MemoryNodes
+				}
+				take(2 << 30)
+				require.Equal(t, "0", nodes(pod("p", c), &c))
+				take(1 << 30)
+				require.Empty(t, nodes(pod("q", c), &c))
+				other := container("c", "1")
+				require.Equal(t, "0", nodes(pod("r", other), &other), "without huge pages")
+				require.Equal(t, "0", nodes(pod("p", c), &c), "started again")
+				more := withPages(container("c", "2"), "hugepages-1Gi", "2Gi")
+				require.Equal(t, runtime.Cpuset{CPUs: "1,4", MemoryNodes: "0"}, cpuset(t, m, pod("p", more), &more, true))
+			})
+		})
+	}
+}

@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/sublet-dev/agent/internal/hugepages"
 )
 
 // maxFileBytes bounds what is read of a file of /sys: a list of all CPUs that Linux can have.
@@ -32,8 +30,8 @@ type Topology struct {
 	// Memory is what each NUMA node has in bytes, without its huge pages; nodes without memory are left out.
 	Memory map[int]int64
 	// HugePages is what each NUMA node has in huge pages, in bytes by resource (hugepages-2Mi). Nodes and sizes without any are
-	// left out.
-	HugePages map[int]map[corev1.ResourceName]int64
+	// left out. FreeHugePages is what no process had of them when they were read; nil: not known.
+	HugePages, FreeHugePages map[int]map[corev1.ResourceName]int64
 }
 
 // Detect reads the topology of a Linux machine from its root directory, os.DirFS("/"): the
@@ -47,13 +45,10 @@ func Detect(root fs.FS) (Topology, error) {
 	if online.Len() == 0 {
 		return Topology{}, errors.New("detect CPUs: none is online")
 	}
-	nodes, memory, huge, err := readNodes(root)
+	t := Topology{Memory: map[int]int64{}}
+	nodes, err := readNodes(root, &t)
 	if err != nil {
 		return Topology{}, fmt.Errorf("detect NUMA nodes: %w", err)
-	}
-	t := Topology{Memory: memory}
-	if len(huge) > 0 {
-		t.HugePages = huge
 	}
 	for _, id := range online.ids {
 		dir := "cpu/cpu" + strconv.Itoa(id) + "/topology/"
@@ -80,60 +75,38 @@ func readCore(root fs.FS, dir string, id int) (int, error) {
 	return readInt(root, dir+"core_id", id)
 }
 
-// readNodes returns the NUMA node of each CPU, and the memory and huge pages of each node.
-func readNodes(root fs.FS) (nodes map[int]int, memory map[int]int64, huge map[int]map[corev1.ResourceName]int64, err error) {
-	nodes, memory, huge = map[int]int{}, map[int]int64{}, map[int]map[corev1.ResourceName]int64{}
+// readNodes returns the NUMA node of each CPU, and adds the memory and huge pages of each node to t.
+func readNodes(root fs.FS, t *Topology) (nodes map[int]int, err error) {
+	nodes = map[int]int{}
 	online, err := readSet(root, "node/online")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nodes, memory, huge, nil // a kernel without NUMA
+		return nodes, nil // a kernel without NUMA
 	}
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
 	for _, node := range online.ids {
 		dir := "node/node" + strconv.Itoa(node)
 		cpus, err := readSet(root, dir+"/cpulist")
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, err
 		}
 		for _, id := range cpus.ids {
 			nodes[id] = node
 		}
 		text, err := read(root, dir+"/meminfo")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, nil, err
-		}
-		if bytes := memTotal(text); bytes > 0 {
-			pages, err := hugePages(root, dir)
-			if err != nil {
-				return nil, nil, nil, err
-			}
-			for _, n := range pages {
-				bytes -= n
-			}
-			memory[node] = max(bytes, 0)
-			if len(pages) > 0 {
-				huge[node] = pages
-			}
-		}
-	}
-	return nodes, memory, huge, nil
-}
-
-// hugePages returns the bytes of the huge pages of a NUMA node by resource: the kernel has set them aside, so that
-// they are no memory for anything else.
-func hugePages(root fs.FS, dir string) (map[corev1.ResourceName]int64, error) {
-	pages := map[corev1.ResourceName]int64{}
-	for _, size := range hugepages.Sizes(root) {
-		n, err := readInt(root, fmt.Sprintf("%s/hugepages/hugepages-%dkB/nr_hugepages", dir, size>>10), 0)
-		if err != nil {
 			return nil, err
 		}
-		if n > 0 {
-			pages[hugepages.ResourceName(size)] = size * int64(n)
+		if bytes := memTotal(text); bytes > 0 {
+			huge, err := t.readHugePages(root, node)
+			if err != nil {
+				return nil, err
+			}
+			t.Memory[node] = max(bytes-huge, 0)
 		}
 	}
-	return pages, nil
+	return nodes, nil
 }
 
 // memTotal returns the bytes of a line such as "Node 0 MemTotal: 8042020 kB", 0 without one.

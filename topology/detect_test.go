@@ -215,12 +215,20 @@ func TestDetect_HugePages(t *testing.T) {
 	put("devices/system/node/node0/hugepages/hugepages-1048576kB/nr_hugepages", "1\n")
 	put("devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", "512\n")
 	put("devices/system/node/node2/hugepages/hugepages-1048576kB/nr_hugepages", "9\n")
+	put("devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages", "512\n")
+	put("devices/system/node/node2/hugepages/hugepages-1048576kB/free_hugepages", "0\n")
 	got, err := topology.Detect(root)
 	require.NoError(t, err)
 	require.Equal(t, map[int]int64{0: 5 << 30, 1: 7 << 30, 2: 0}, got.Memory)
 	require.Equal(t, map[int]map[corev1.ResourceName]int64{
 		0: {"hugepages-2Mi": 2 << 30, "hugepages-1Gi": 1 << 30}, 1: {"hugepages-2Mi": 1 << 30}, 2: {"hugepages-1Gi": 9 << 30},
 	}, got.HugePages)
+	require.Equal(t, map[int]map[corev1.ResourceName]int64{
+		0: {"hugepages-2Mi": 1 << 30, "hugepages-1Gi": 1 << 30}, 1: {"hugepages-2Mi": 1 << 30}, 2: {"hugepages-1Gi": 0},
+	}, got.FreeHugePages)
+	put("devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages", "x")
+	_, err = topology.Detect(root)
+	require.ErrorContains(t, err, "free_hugepages: invalid number")
 	put("devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", "many")
 	_, err = topology.Detect(root)
 	require.ErrorContains(t, err, "invalid number")
