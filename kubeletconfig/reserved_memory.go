@@ -50,8 +50,8 @@ func (v *validator) reservedMemory() {
 		for _, name := range slices.Sorted(maps.Keys(r.Limits)) {
 			q, k := r.Limits[name], key{r.NumaNode, name}
 			v.fail(!isMemory(name), "reservedMemory: NUMA node %d: %q must be memory, or hugepages-<size>", r.NumaNode, name)
-			_, isWhole := q.AsInt64()
-			v.fail(q.Sign() <= 0 || !isWhole, "reservedMemory: NUMA node %d: %s of %s must be bytes, more than 0", r.NumaNode, q.String(), name)
+			_, isExact := q.AsInt64()
+			v.fail(q.Sign() <= 0 || !isExact, "reservedMemory: NUMA node %d: %s of %s must be bytes, more than 0", r.NumaNode, q.String(), name)
 			v.fail(known[k], "reservedMemory: NUMA node %d is given twice with %s; add both", r.NumaNode, name)
 			known[k] = true
 		}
