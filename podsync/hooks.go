@@ -20,6 +20,9 @@ type Hooks struct {
 	// Injected is called after it was decided what a new container gets in addition to its spec, if
 	// there are Injectors. err is that of the first one that failed.
 	Injected func(pod *corev1.Pod, container string, injection runtime.Injection, err error)
+	// Rejected is called for an admitted pod that fails because the node has no place for one of
+	// its volumes.
+	Rejected func(pod *corev1.Pod, reason, message string)
 	// ContainerExited is called once for each exit of a container that a sync observes. The
 	// exits that the saved status of the pod has already are left out.
 	ContainerExited func(pod *corev1.Pod, c runtime.Container)
@@ -34,6 +37,7 @@ func (h Hooks) Join(log *slog.Logger, next Hooks) Hooks {
 	return Hooks{
 		VolumesMounted:  safe.Hook4(log, "PodSync.VolumesMounted", h.VolumesMounted, next.VolumesMounted),
 		Injected:        safe.Hook4(log, "PodSync.Injected", h.Injected, next.Injected),
+		Rejected:        safe.Hook3(log, "PodSync.Rejected", h.Rejected, next.Rejected),
 		ContainerExited: safe.Hook2(log, "PodSync.ContainerExited", h.ContainerExited, next.ContainerExited),
 		BackOffStarted:  safe.Hook3(log, "PodSync.BackOffStarted", h.BackOffStarted, next.BackOffStarted),
 	}
@@ -44,6 +48,7 @@ func (h Hooks) guarded(log *slog.Logger) Hooks {
 	return Hooks{
 		VolumesMounted:  safe.Hook4(log, "VolumesMounted", h.VolumesMounted),
 		Injected:        safe.Hook4(log, "Injected", h.Injected),
+		Rejected:        safe.Hook3(log, "Rejected", h.Rejected),
 		ContainerExited: safe.Hook2(log, "ContainerExited", h.ContainerExited),
 		BackOffStarted:  safe.Hook3(log, "BackOffStarted", h.BackOffStarted),
 	}

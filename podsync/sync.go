@@ -92,6 +92,9 @@ func (s *Syncer) rejectForVolumes(pod *corev1.Pod, observed runtime.Pod, err err
 		return false
 	}
 	s.record(pod, corev1.EventTypeWarning, reasonVolumeLimit, err.Error())
+	if s.cfg.Hooks.Rejected != nil {
+		s.cfg.Hooks.Rejected(pod, reasonVolumeLimit, err.Error())
+	}
 	s.cfg.PodKiller.RequestKill(pod.UID, runtime.Termination{
 		GracePeriod: podspec.GracePeriod(pod), Reason: reasonVolumeLimit, Message: podspec.RejectedPrefix + err.Error(),
 	})

@@ -36,11 +36,14 @@ func TestSync_VolumeLimit(t *testing.T) {
 				pod.Annotations = map[string]string{podspec.AnnotationSource: "file"}
 			}
 			n := &fakeNode{phase: corev1.PodPending, fail: map[string]error{"mount": tt.err}}
-			out, err := newSyncer(t, newConfig(t, n)).Sync(t.Context(), pod, tt.observed)
+			cfg, rejected := newConfig(t, n), []string(nil)
+			cfg.Hooks.Rejected = func(_ *corev1.Pod, reason, message string) { rejected = append(rejected, reason+": "+message) }
+			out, err := newSyncer(t, cfg).Sync(t.Context(), pod, tt.observed)
 			require.NotContains(t, n.trace, "apply")
 			if !tt.fails {
 				require.ErrorIs(t, err, tt.err)
 				require.Empty(t, n.kills)
+				require.Empty(t, rejected)
 				return
 			}
 			require.NoError(t, err)
@@ -49,6 +52,7 @@ func TestSync_VolumeLimit(t *testing.T) {
 				GracePeriod: podspec.GracePeriod(pod), Reason: "VolumeAttachmentLimitExceeded",
 				Message: "Pod was rejected: mount volumes: " + full.Error(),
 			}}, n.kills)
+			require.Equal(t, []string{"VolumeAttachmentLimitExceeded: mount volumes: " + full.Error()}, rejected)
 			require.Len(t, n.events, 1)
 			require.Equal(t, "VolumeAttachmentLimitExceeded", n.events[0].Reason)
 		})

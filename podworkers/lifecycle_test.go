@@ -167,6 +167,7 @@ func TestWorkers_Orphans(t *testing.T) {
 		synctest.Wait()
 		st, _ := w.State("o")
 		assert.True(t, st.Orphan)
+		assert.False(t, st.Static)
 		time.Sleep(time.Minute)
 		assert.Equal(t, []string{"0s terminate left grace=5s deleted", "10s terminate left grace=5s deleted"}, f.take())
 		assert.False(t, w.IsKnown("o"))

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -77,6 +78,7 @@ type State struct {
 	Cause           Cause
 	Termination     runtime.Termination // not set while Syncing
 	Orphan          bool                // found in the runtime only
+	Static          bool                // of a static pod; false for an orphan, of which that is not known
 	WaitingToStart  bool                // a static pod that waits until another one has finished
 	Working         bool                // a call is under way
 	Idle            bool                // it has finished and nothing is left to do
@@ -111,7 +113,7 @@ func (w *Workers) State(uid types.UID) (State, bool) {
 func (s *podState) state() State {
 	return State{
 		UID: s.uid, Namespace: s.pod.Namespace, Name: s.pod.Name, Phase: s.phase, Cause: s.cause,
-		Termination: s.termination, Orphan: s.orphan, WaitingToStart: s.waitingToStart, Working: s.working, Idle: s.isIdle(),
+		Termination: s.termination, Orphan: s.orphan, Static: !s.orphan && podspec.IsStatic(s.pod), WaitingToStart: s.waitingToStart, Working: s.working, Idle: s.isIdle(),
 		Recreate: s.recreate, Failures: s.failures, RequeueAt: s.requeueAt,
 	}
 }

@@ -110,6 +110,9 @@ type PodManagerHooks struct {
 	Admitted func(pod *corev1.Pod)
 	Adopted  func(pod *corev1.Pod)
 	Rejected func(pod *corev1.Pod, reason, message string)
+	// Recreated is called for a pod that starts because it was desired again while a pod of its
+	// UID was terminating, or its resources were being removed.
+	Recreated func(pod *corev1.Pod)
 	// Preempted is called for a pod that is evicted in favour of another, which lacks the
 	// resource.
 	Preempted func(pod, preemptor *corev1.Pod, resource corev1.ResourceName)
@@ -122,6 +125,7 @@ func (h PodManagerHooks) Join(log *slog.Logger, next PodManagerHooks) PodManager
 		Admitted:  safe.Hook1(log, "PodManager.Admitted", h.Admitted, next.Admitted),
 		Adopted:   safe.Hook1(log, "PodManager.Adopted", h.Adopted, next.Adopted),
 		Rejected:  safe.Hook3(log, "PodManager.Rejected", h.Rejected, next.Rejected),
+		Recreated: safe.Hook1(log, "PodManager.Recreated", h.Recreated, next.Recreated),
 		Preempted: safe.Hook3(log, "PodManager.Preempted", h.Preempted, next.Preempted),
 	}
 }
@@ -132,6 +136,7 @@ func (h PodManagerHooks) guarded(log *slog.Logger) PodManagerHooks {
 		Admitted:  safe.Hook1(log, "Admitted", h.Admitted),
 		Adopted:   safe.Hook1(log, "Adopted", h.Adopted),
 		Rejected:  safe.Hook3(log, "Rejected", h.Rejected),
+		Recreated: safe.Hook1(log, "Recreated", h.Recreated),
 		Preempted: safe.Hook3(log, "Preempted", h.Preempted),
 	}
 }
@@ -272,6 +277,9 @@ func (p *PodManager) HandlePodRecreations(uids []types.UID) {
 		pods = append(pods, d.pod)
 	}
 	for _, pod := range p.inOrder(pods) {
+		if h := p.cfg.Hooks.Recreated; h != nil {
+			h(pod)
+		}
 		p.safely("start again", pod, func() { p.start(pod, now) })
 	}
 }

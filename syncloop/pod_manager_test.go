@@ -240,7 +240,11 @@ func TestPodManager_ResumesReportedEviction(t *testing.T) {
 // PW-10: a pod that is desired again during its termination starts after it, without a
 // status and with admission.
 func TestPodManager_RecreatedPod(t *testing.T) {
-	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{podLimit(1)} })
+	var recreated []types.UID
+	p := newPods(t, func(c *PodManagerConfig) {
+		c.Admitters = []Admitter{podLimit(1)}
+		c.Hooks.Recreated = func(pod *corev1.Pod) { recreated = append(recreated, pod.UID) }
+	})
 	a := newPod("a")
 	p.do(podsource.Add, a)
 	p.do(podsource.Remove, a)
@@ -249,8 +253,10 @@ func TestPodManager_RecreatedPod(t *testing.T) {
 	assert.Equal(t, []string{"comes back a"}, p.do(podsource.Add, a))
 
 	delete(p.w.states, "a")
+	assert.Empty(t, recreated)
 	p.HandlePodRecreations([]types.UID{"a", "stranger"})
 	assert.Equal(t, []string{"forget a", "create a "}, p.w.take())
+	assert.Equal(t, []types.UID{"a"}, recreated)
 
 	// After it was forgotten it is a new pod too, without the old status.
 	p.do(podsource.Remove, a)

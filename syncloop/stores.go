@@ -24,11 +24,14 @@ type PodStatuses interface {
 	Forget(uid types.UID)
 }
 
+// StorePodDirs is the name of the store of pod directories, with the volumes of pods.
+const StorePodDirs = "pod directories"
+
 // Stores returns the stores of an agent, in the order in which they are cleaned up:
 // directories, cgroups, unless they are nil, and statuses. forgotten is called last for
 // each pod.
 func Stores(dirs PodDirs, cgroups PodCgroups, statuses PodStatuses, forgotten func(uid types.UID)) []PodStore {
-	stores := []PodStore{{Name: "pod directories", PodUIDs: dirs.ListPodsFromDisk, Remove: dirs.CleanupOrphan}}
+	stores := []PodStore{{Name: StorePodDirs, PodUIDs: dirs.ListPodsFromDisk, Remove: dirs.CleanupOrphan}}
 	if cgroups != nil {
 		stores = append(stores, PodStore{Name: "cgroups", PodUIDs: cgroups.PodUIDs, Remove: cgroups.Remove})
 	}
