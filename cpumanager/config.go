@@ -55,6 +55,9 @@ type Config struct {
 // Hooks observe a Manager. They are called without locks held and must not block. A panic in
 // one is logged.
 type Hooks struct {
+	// Requested is called when CPUs were set aside for a container that is admitted or, if nothing was
+	// set aside for it then, created, and when that failed.
+	Requested func(Request)
 	// Assigned is called after a container got exclusive CPUs.
 	Assigned func(uid types.UID, container string, cpus topology.Set)
 	// Updated is called after a running container was moved to other CPUs, or was not.
@@ -64,8 +67,19 @@ type Hooks struct {
 	StateLost func(err error)
 }
 
+// Request describes a container that requests CPUs of its own.
+type Request struct {
+	UID       types.UID // of the pod
+	Container string
+	CPUs      int
+	Memory    int64 // bytes that are to be confined to NUMA nodes; 0: none
+	// IsConfined reports whether they were.
+	IsConfined bool
+	Err        error // why it did not get the CPUs
+}
+
 func (h Hooks) guarded(log *slog.Logger) Hooks {
-	out := Hooks{StateLost: safe.Hook1(log, "StateLost", h.StateLost)}
+	out := Hooks{Requested: safe.Hook1(log, "Requested", h.Requested), StateLost: safe.Hook1(log, "StateLost", h.StateLost)}
 	if h.Assigned != nil {
 		out.Assigned = func(uid types.UID, container string, cpus topology.Set) {
 			safe.Do(log, "Assigned", func() { h.Assigned(uid, container, cpus) })

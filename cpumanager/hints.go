@@ -57,8 +57,25 @@ func (m *Manager) Reserve(pod *corev1.Pod, container *corev1.Container, nodes to
 	}
 	m.readHugePages(pod, container)
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.reserve(pod, container, n, nodes)
+	err := m.reserve(pod, container, n, nodes)
+	m.mu.Unlock()
+	m.requested(pod, container, n, err)
+	return err
+}
+
+// requested calls the hook for a container that requests n CPUs.
+func (m *Manager) requested(pod *corev1.Pod, container *corev1.Container, n int, err error) {
+	if m.cfg.Hooks.Requested == nil {
+		return
+	}
+	r := Request{UID: pod.UID, Container: container.Name, CPUs: n, Err: err}
+	if m.cfg.MemoryAffinity {
+		r.Memory = confinedRequest(container)
+	}
+	m.mu.Lock()
+	r.IsConfined = m.pods[pod.UID][container.Name].MemoryNodes.Len() > 0
+	m.mu.Unlock()
+	m.cfg.Hooks.Requested(r)
 }
 
 // KeepReserved implements topology.Provider.

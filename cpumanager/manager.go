@@ -138,8 +138,12 @@ func (m *Manager) assign(ctx context.Context, pod *corev1.Pod, container *corev1
 	}
 	m.readHugePages(pod, container)
 	m.mu.Lock()
+	_, isReserved := m.pods[pod.UID][container.Name]
 	err := m.reserve(pod, container, n, m.topology.Nodes())
 	m.mu.Unlock()
+	if !isReserved {
+		m.requested(pod, container, n, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -77,6 +77,19 @@ func (m *Manager) AllocatableHugePages() map[int]map[corev1.ResourceName]int64 {
 	return out
 }
 
+// Usage returns how many CPUs containers share, without the reserved ones, and how many of each NUMA node
+// containers have for themselves or are to get. While the stored assignments cannot be read, all are shared.
+func (m *Manager) Usage() (shared int, exclusive map[int]int) {
+	m.file.ReportOnce(m.load(), func(err error) { m.cfg.Logger.Error("cpu assignments not reported", logattr.Err(err)) })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	cpus, exclusive := m.exclusive(), map[int]int{}
+	for _, node := range m.topology.Nodes().IDs() {
+		exclusive[node] = m.topology.CPUsOf(topology.NewSet(node)).Intersect(cpus).Len()
+	}
+	return m.free().Len(), exclusive
+}
+
 // HasUnreleased implements podsync.EarlyReleaser: it reports whether the pod has CPUs that are not released. A scheduler gives
 // them to another pod once this one is reported as ended. While the stored assignments cannot be read, none are given to others.
 func (m *Manager) HasUnreleased(pod *corev1.Pod) bool {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -160,6 +161,23 @@ func TestManager_Admit(t *testing.T) {
 	require.True(t, m.Admit(testPod("e"), []*corev1.Pod{b}).Admitted, "a provider that panics has no preference")
 	require.True(t, m.Admit(testPod("f"), nil).Admitted)
 	require.Equal(t, map[types.UID][]string{"f": {"first on 0", "second on 0"}}, cpus.reserved, "what was reserved for pods that are not there is free")
+}
+
+// The hook gets each decision, and a panic in it does not change the decision.
+func TestManager_PodAdmittedHook(t *testing.T) {
+	p := &provider{reserved: map[types.UID][]string{}, hints: [][]topology.Hint{{hint(true, 0)}}}
+	var calls []string
+	m, err := topology.New(topology.Config{Policy: topology.SingleNUMANode, Nodes: topology.NewSet(0, 1), Providers: []topology.Provider{p}, Hooks: topology.Hooks{
+		PodAdmitted: func(pod *corev1.Pod, result podspec.AdmitResult, duration time.Duration) {
+			calls = append(calls, fmt.Sprint(pod.UID, " ", result.Admitted, " ", result.Reason, duration < 0))
+			panic("defect of the application")
+		},
+	}})
+	require.NoError(t, err)
+	require.True(t, m.Admit(testPod("a"), nil).Admitted)
+	p.hints = [][]topology.Hint{{hint(true, 0, 1)}}
+	require.False(t, m.AdmitBeside(testPod("b"), nil, nil).Admitted)
+	require.Equal(t, []string{"a true false", "b false TopologyAffinityErrorfalse"}, calls)
 }
 
 func TestNew_ChecksConfig(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,11 +37,18 @@ type Provider interface {
 
 // Config describes a Manager.
 type Config struct {
-	Policy    Policy       // default: None
-	Scope     Scope        // default: ContainerScope
-	Nodes     Set          // the NUMA nodes; at most 8 unless the policy is None. Required
-	Providers []Provider   // required; with PodScope each is a PodProvider
+	Policy    Policy     // default: None
+	Scope     Scope      // default: ContainerScope
+	Nodes     Set        // the NUMA nodes; at most 8 unless the policy is None. Required
+	Providers []Provider // required; with PodScope each is a PodProvider
+	Hooks     Hooks
 	Logger    *slog.Logger // default: discard
+}
+
+// Hooks observe a Manager. They are called from the sync loop and must not block. A panic in one is logged.
+type Hooks struct {
+	// PodAdmitted is called after each decision about a pod, also if the pod is rejected.
+	PodAdmitted func(pod *corev1.Pod, result podspec.AdmitResult, duration time.Duration)
 }
 
 // Manager admits pods whose resources can be given from suitable NUMA nodes. It is a
@@ -74,6 +82,7 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Hooks = Hooks{PodAdmitted: safe.Hook3(cfg.Logger, "PodAdmitted", cfg.Hooks.PodAdmitted)}
 	return &Manager{cfg}, errors.Join(errs...)
 }
 
@@ -87,6 +96,7 @@ func (m *Manager) Admit(pod *corev1.Pod, others []*corev1.Pod) podspec.AdmitResu
 // AdmitBeside implements syncloop.Reserver: it does what Admit does, and what was set aside for the pods of
 // kept stays so too. As in a kubelet, no pod is admitted for what a pod has that is to be preempted.
 func (m *Manager) AdmitBeside(pod *corev1.Pod, others, kept []*corev1.Pod) podspec.AdmitResult {
+	startTime := time.Now()
 	active := map[types.UID]bool{pod.UID: true}
 	for _, pods := range [][]*corev1.Pod{others, kept} {
 		for _, other := range pods {
@@ -97,6 +107,9 @@ func (m *Manager) AdmitBeside(pod *corev1.Pod, others, kept []*corev1.Pod) podsp
 	result := m.admit(pod)
 	if !result.Admitted {
 		m.keep(func(uid types.UID) bool { return uid != pod.UID && active[uid] })
+	}
+	if m.cfg.Hooks.PodAdmitted != nil {
+		m.cfg.Hooks.PodAdmitted(pod, result, time.Since(startTime))
 	}
 	return result
 }
