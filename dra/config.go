@@ -59,6 +59,12 @@ type Config struct {
 type Hooks struct {
 	// Called is called after each call of a driver.
 	Called func(Call)
+	// RPCEnded is called after each gRPC call of a driver, with the full name of the method and the name of
+	// the status code: OK also if the driver answered with an error for a claim. It is called before Called.
+	RPCEnded func(driver, method, code string, duration time.Duration)
+	// PodPrepared is called after claims of a pod were prepared, or could not be, and PodReleased after they were
+	// released, or could not be. Duration includes the search for the claims.
+	PodPrepared, PodReleased func(uid types.UID, duration time.Duration, err error)
 	// StateLost is called if the file with the prepared claims could not be read. The
 	// damaged file was renamed.
 	StateLost func(err error)
@@ -100,8 +106,11 @@ func (cfg *Config) complete() error {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Hooks = Hooks{
-		Called:    safe.Hook1(cfg.Logger, "Called", cfg.Hooks.Called),
-		StateLost: safe.Hook1(cfg.Logger, "StateLost", cfg.Hooks.StateLost),
+		Called:      safe.Hook1(cfg.Logger, "Called", cfg.Hooks.Called),
+		RPCEnded:    safe.Hook4(cfg.Logger, "RPCEnded", cfg.Hooks.RPCEnded),
+		PodPrepared: safe.Hook3(cfg.Logger, "PodPrepared", cfg.Hooks.PodPrepared),
+		PodReleased: safe.Hook3(cfg.Logger, "PodReleased", cfg.Hooks.PodReleased),
+		StateLost:   safe.Hook1(cfg.Logger, "StateLost", cfg.Hooks.StateLost),
 	}
 	return errors.Join(errs...)
 }

@@ -103,6 +103,9 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 		grpc.WithIdleTimeout(0), // a driver without calls is connected all the same
 	}
+	if m.cfg.Hooks.RPCEnded != nil {
+		opts = append(opts, grpc.WithUnaryInterceptor(m.observeCalls(p.Name)))
+	}
 	hasHealth := healthClient(nil, p.Versions) != nil
 	if m.cfg.Node != nil || hasHealth {
 		opts = append(opts, pluginregistry.WithBackOff(maxReconnectDelay, maxReconnectDelay))
@@ -128,6 +131,16 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 	m.mu.Unlock()
 	m.cfg.Logger.Info("dra driver registered", slog.String("driver", p.Name), slog.String("endpoint", p.Endpoint))
 	return nil
+}
+
+// observeCalls returns what calls the hook after each call of a driver.
+func (m *Manager) observeCalls(driver string) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		start := time.Now()
+		err := invoke(ctx, method, req, reply, conn, opts...)
+		m.cfg.Hooks.RPCEnded(driver, method, status.Code(err).String(), time.Since(start))
+		return err
+	}
 }
 
 // Deregister implements pluginregistry.Handler.

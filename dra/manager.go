@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -60,11 +61,14 @@ func (m *Manager) Inject(ctx context.Context, pod *corev1.Pod, container *corev1
 	if err := m.load(); err != nil {
 		return runtime.Injection{}, err
 	}
-	if !running {
-		for i := range claims {
-			if err := m.preparePodClaim(ctx, pod, &claims[i]); err != nil {
-				return runtime.Injection{}, fmt.Errorf("%s: %w", describe(claims[i].Name), err)
-			}
+	if !running && !m.isPrepared(pod, claims) {
+		startTime := time.Now()
+		err := m.preparePod(ctx, pod, claims)
+		if m.cfg.Hooks.PodPrepared != nil {
+			m.cfg.Hooks.PodPrepared(pod.UID, time.Since(startTime), err)
+		}
+		if err != nil {
+			return runtime.Injection{}, err
 		}
 	}
 	var out runtime.Injection
@@ -78,6 +82,32 @@ func (m *Manager) Inject(ctx context.Context, pod *corev1.Pod, container *corev1
 		}
 	}
 	return out, nil
+}
+
+// isPrepared reports whether all claims of a pod are prepared for it.
+func (m *Manager) isPrepared(pod *corev1.Pod, claims []corev1.PodResourceClaim) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range claims {
+		name, err := claimName(pod, &claims[i])
+		if err == nil && name == "" {
+			continue
+		}
+		if c := m.claimOf(pod, name); err != nil || c == nil || !c.isPrepared() {
+			return false
+		}
+	}
+	return true
+}
+
+// preparePod prepares the claims of a pod that are not prepared.
+func (m *Manager) preparePod(ctx context.Context, pod *corev1.Pod, claims []corev1.PodResourceClaim) error {
+	for i := range claims {
+		if err := m.preparePodClaim(ctx, pod, &claims[i]); err != nil {
+			return fmt.Errorf("%s: %w", describe(claims[i].Name), err)
+		}
+	}
+	return nil
 }
 
 // cdiDevices returns the CDI devices of a prepared claim, of one request or of all.
@@ -310,6 +340,7 @@ func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 		}
 	}
 	m.mu.Unlock()
+	startTime := time.Now()
 	slices.SortFunc(used, func(a, b *claimState) int { return strings.Compare(string(a.UID), string(b.UID)) })
 	var errs []error
 	for _, c := range used {
@@ -317,7 +348,11 @@ func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 			errs = append(errs, fmt.Errorf("release ResourceClaim %s/%s: %w", c.Namespace, c.Name, err))
 		}
 	}
-	return errors.Join(append(errs, m.save())...)
+	err := errors.Join(append(errs, m.save())...)
+	if len(used) > 0 && m.cfg.Hooks.PodReleased != nil {
+		m.cfg.Hooks.PodReleased(uid, time.Since(startTime), err)
+	}
+	return err
 }
 
 func (m *Manager) releaseClaim(ctx context.Context, c *claimState, uid types.UID) error {

@@ -157,3 +157,25 @@ func severity(h corev1.ResourceHealthStatus) int {
 func (m *Manager) loadForReport() {
 	m.file.ReportOnce(m.load(), func(err error) { m.cfg.Logger.Error("prepared resource claims not reported", logattr.Err(err)) })
 }
+
+// AnyDriver stands for all drivers in ClaimsInUse.
+const AnyDriver = "<any>"
+
+// ClaimsInUse returns the number of prepared claims by driver, and of all under AnyDriver: a claim may have devices of
+// several drivers. While the stored claims cannot be read, there are none.
+func (m *Manager) ClaimsInUse() map[string]int {
+	m.loadForReport()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counts := map[string]int{AnyDriver: 0}
+	for _, c := range m.claims {
+		if !c.isPrepared() {
+			continue
+		}
+		counts[AnyDriver]++
+		for driver := range c.Drivers {
+			counts[driver]++
+		}
+	}
+	return counts
+}
