@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/containergc"
 	"github.com/sublet-dev/agent/eviction"
 	"github.com/sublet-dev/agent/imagegc"
@@ -222,6 +223,7 @@ type Hooks struct {
 	Housekeeper syncloop.HousekeeperHooks
 	PodWorkers  podworkers.Hooks
 	PodSync     podsync.Hooks
+	Cgroups     cgroup.Hooks
 	PLEG        pleg.Hooks
 	Status      status.Hooks
 	Probe       probe.Hooks
@@ -241,6 +243,7 @@ func (h Hooks) join(log *slog.Logger, next Hooks) Hooks {
 		Housekeeper: h.Housekeeper.Join(log, next.Housekeeper),
 		PodWorkers:  h.PodWorkers.Join(log, next.PodWorkers),
 		PodSync:     h.PodSync.Join(log, next.PodSync),
+		Cgroups:     h.Cgroups.Join(log, next.Cgroups),
 		PLEG:        h.PLEG.Join(log, next.PLEG),
 		Status:      h.Status.Join(log, next.Status),
 		Probe:       h.Probe.Join(log, next.Probe),

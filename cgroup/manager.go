@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -59,8 +60,9 @@ type Config struct {
 	// limits are not changed. Owner is called by Ensure, PodUIDs and Remove and must not
 	// block. Default: no marks; a process recognizes only the cgroups that it has created.
 	Owner    func() string
-	NodeName string       // of events
-	Recorder Recorder     // of whether Allocatable is enforced. Default: events are dropped
+	NodeName string   // of events
+	Recorder Recorder // of whether Allocatable is enforced. Default: events are dropped
+	Hooks    Hooks
 	Logger   *slog.Logger // Default: discard
 }
 
@@ -132,6 +134,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Recorder = safe.Events(cfg.Logger, cfg.Recorder)
+	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
 	var errs []error
 	if !filepath.IsAbs(cfg.Root) {
 		errs = append(errs, fmt.Errorf("Config.Root: %q must be an absolute path", cfg.Root))
@@ -234,7 +237,12 @@ func (m *Manager) ensure(ctx context.Context, pod *corev1.Pod, raise bool) (pare
 // before were set last. later reports that one of l is not set yet: raise leaves all that would be
 // lowered for later, and the kernel of v1 rejects some. err also says that memory is in use.
 func (m *Manager) bound(t tree, group string, l, before limits, raise bool) (set limits, later bool, err error) {
-	had, desired := exists(t, group), l.memory
+	had, desired, op := exists(t, group), l.memory, OperationUpdate
+	if !had {
+		op = OperationCreate
+	}
+	startTime := time.Now()
+	defer func() { m.changed(op, startTime, err) }()
 	var inUse error
 	switch {
 	case had && raise:

@@ -45,10 +45,19 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
+	isObserved := m.cfg.Hooks.Changed != nil && slices.ContainsFunc(groups, func(g string) bool { return exists(t, g) })
+	startTime := time.Now()
 	for _, group := range groups {
-		if err := removeGroup(ctx, t, group); err != nil {
-			return fmt.Errorf("remove cgroup of pod %s: %w", uid, err)
+		if err = removeGroup(ctx, t, group); err != nil {
+			err = fmt.Errorf("remove cgroup of pod %s: %w", uid, err)
+			break
 		}
+	}
+	if isObserved {
+		m.changed(OperationDestroy, startTime, err)
+	}
+	if err != nil {
+		return err
 	}
 	if had := m.put(uid, podGroup{}); had.group == "" {
 		return nil
