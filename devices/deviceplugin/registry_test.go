@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/sublet-dev/agent/devices/deviceplugin"
@@ -19,7 +20,10 @@ import (
 func TestHandler(t *testing.T) {
 	dir, sockets := t.TempDir(), t.TempDir()
 	m := newManager(t)
-	s, err := deviceplugin.New(deviceplugin.Config{Dir: dir, Devices: m})
+	registered := make(chan corev1.ResourceName, 10)
+	s, err := deviceplugin.New(deviceplugin.Config{Dir: dir, Devices: m, Hooks: deviceplugin.Hooks{
+		Registered: func(resource corev1.ResourceName) { registered <- resource; panic("defect of the application") },
+	}})
 	require.NoError(t, err)
 	h := s.Handler()
 	at := func(socket string) pluginregistry.Plugin {
@@ -67,4 +71,6 @@ func TestHandler(t *testing.T) {
 		assert.Error(t, h.Register(t.Context(), p))
 	}
 	h.Deregister(t.Context(), pluginregistry.Plugin{Name: "vendor.example/none"})
+	require.Len(t, registered, 4, "both ways, and none that was rejected")
+	require.Equal(t, gpu, <-registered)
 }

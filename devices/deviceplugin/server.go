@@ -24,6 +24,7 @@ import (
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/pathname"
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/text"
 	"github.com/sublet-dev/agent/internal/unixsocket"
 )
@@ -55,7 +56,14 @@ type Config struct {
 	// DialTimeout bounds the time that a plugin that registers has to serve its socket.
 	// Default: 10 seconds, as in the kubelet.
 	DialTimeout time.Duration
+	Hooks       Hooks
 	Logger      *slog.Logger // default: discard
+}
+
+// Hooks observe a Server. They must not block. A panic in one is logged.
+type Hooks struct {
+	// Registered is called when a plugin has registered for a resource.
+	Registered func(resource corev1.ResourceName)
 }
 
 // Server serves the registration socket.
@@ -107,6 +115,7 @@ func New(cfg Config) (*Server, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	cfg.Hooks = Hooks{Registered: safe.Hook1(cfg.Logger, "Registered", cfg.Hooks.Registered)}
 	return &Server{cfg: cfg, watched: map[corev1.ResourceName]*watched{}}, nil
 }
 
@@ -206,6 +215,14 @@ func check(name corev1.ResourceName, versions ...string) error {
 
 // follow connects to the plugin at a socket, and has its devices watched.
 func (s *Server) follow(ctx context.Context, name corev1.ResourceName, path string) error {
+	err := s.connect(ctx, name, path)
+	if err == nil && s.cfg.Hooks.Registered != nil {
+		s.cfg.Hooks.Registered(name)
+	}
+	return err
+}
+
+func (s *Server) connect(ctx context.Context, name corev1.ResourceName, path string) error {
 	p, err := dial(ctx, path, s.cfg.DialTimeout)
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 	apialpha "k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 
 	"github.com/sublet-dev/agent/devices"
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/unixsocket"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/topology"
@@ -82,7 +83,15 @@ type Config struct {
 	Memory    Memory       // default: no container is confined to the memory of NUMA nodes
 	HugePages HugePages    // default: none are set aside for a container; needs Memory
 	Claims    Claims       // default: no container has devices by ResourceClaims
+	Hooks     Hooks
 	Logger    *slog.Logger // default: discard
+}
+
+// Hooks observe a Server. They must not block. A panic in one is logged.
+type Hooks struct {
+	// Requested is called after each call of the API, with its version (v1, v1alpha1) and its method (List, Get,
+	// GetAllocatableResources). A call above the rate is left out.
+	Requested func(version, method string, err error)
 }
 
 // Server serves the API to the user of its process alone.
@@ -117,6 +126,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Hooks = Hooks{Requested: safe.Hook3(cfg.Logger, "Requested", cfg.Hooks.Requested)}
 	return &Server{cfg: cfg, limiter: rate.NewLimiter(maxQPS, maxBurst)}, nil
 }
 
@@ -142,12 +152,18 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// limit rejects requests above the rate.
-func (s *Server) limit(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// limit rejects requests above the rate, and calls the hook for others.
+func (s *Server) limit(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if !s.limiter.Allow() {
 		return nil, status.Errorf(codes.ResourceExhausted, "more than %d requests per second", maxQPS)
 	}
-	return handler(ctx, req)
+	response, err := handler(ctx, req)
+	if s.cfg.Hooks.Requested != nil {
+		service, method, _ := strings.Cut(strings.TrimPrefix(info.FullMethod, "/"), "/")
+		version, _, _ := strings.Cut(service, ".")
+		s.cfg.Hooks.Requested(version, method, err)
+	}
+	return response, err
 }
 
 // List returns the resources of all pods that have not ended.

@@ -81,7 +81,11 @@ func connect(t *testing.T, cfg podresources.Config) *grpc.ClientConn {
 func TestServer_ServesV1alpha1(t *testing.T) {
 	running := pod("trainer", corev1.PodRunning, "main", "logger")
 	running.Spec.InitContainers = []corev1.Container{{Name: "warm-up"}}
+	requests := make(chan string, 10)
 	conn := connect(t, podresources.Config{
+		Hooks: podresources.Hooks{Requested: func(version, method string, err error) {
+			requests <- version + " " + method + " " + status.Code(err).String()
+		}},
 		Pods: func() []*corev1.Pod { return []*corev1.Pod{running, pod("ended", corev1.PodSucceeded, "main")} },
 		Devices: fakeDevices{allocations: map[types.UID][]devices.Allocation{"trainer": {
 			{Container: "main", Resource: gpu, Devices: []devices.Device{{ID: "0", NUMANodes: []int64{1}}, {ID: "1"}}},
@@ -102,6 +106,10 @@ func TestServer_ServesV1alpha1(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string][]string{"main": {"0", "1"}, "logger": nil}, ids)
+	require.Equal(t, "v1alpha1 List OK", <-requests)
+	_, err = api.NewPodResourcesListerClient(conn).Get(t.Context(), &api.GetPodResourcesRequest{PodName: "none", PodNamespace: "lab"})
+	require.Error(t, err)
+	require.Equal(t, "v1 Get NotFound", <-requests)
 }
 
 const gpu corev1.ResourceName = "vendor.example/gpu"
