@@ -104,8 +104,7 @@ func NewCgroups(c *Components) (Cgroups, error) {
 	return configured(c, cgroup.New, cgroup.Config{
 		Parent: c.Node.CgroupRoot, Driver: c.Node.CgroupDriver, RuntimeDriver: cgroup.RuntimeDriverOf(c.Runtime),
 		Allocatable: c.Node.EffectivePodsCgroupLimits(), PodPidsLimit: c.Node.PodPidsLimit, Owner: c.Owner, NodeName: c.NodeName, Recorder: c.Recorder, Logger: c.Logger,
-		MemoryQoS: c.Node.MemoryQoS, NoCPUQuota: settings.Value[cri.Config](&c.options.Store).Node.NoCPUQuota, HasExclusiveCPUs: podsync.PodHasExclusiveCPUs(c.Logger, injectors.Injectors),
-		Hooks: c.Hooks.Cgroups,
+		MemoryQoS: c.Node.MemoryQoS, NoCPUQuota: settings.Value[cri.Config](&c.options.Store).Node.NoCPUQuota, HasExclusiveCPUs: podsync.PodHasExclusiveCPUs(c.Logger, injectors.Injectors), Hooks: c.Hooks.Cgroups,
 	})
 }
 

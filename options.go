@@ -127,10 +127,9 @@ func WithAdoption(sources ...string) Option {
 	return add("WithAdoption", lazycri.Adoption{Sources: sources})
 }
 
-// WithSource adds a source of pods. Its name must be unique; it is the value of the annotation kubernetes.io/config.source of
-// its pods, and assigns pods of an earlier process to their source. Pods of files and of HTTP get names that end in the node's
-// and UIDs derived from their content. The pods of a source are static (see podsource.StaticSource) unless the source reports
-// otherwise, as podsource.NotStatic does.
+// WithSource adds a source of pods. Its name must be unique; it is the value of the annotation kubernetes.io/config.source of its pods, and assigns
+// pods of an earlier process to their source. Pods of files and of HTTP get names that end in the node's and UIDs derived from their content. The
+// pods of a source are static (see podsource.StaticSource) unless the source reports otherwise, as podsource.NotStatic does.
 func WithSource(name string, src podsource.Source) Option {
 	return add("WithSource", podsource.Config{Sources: []podsource.NamedSource{{Name: name, Source: src}}})
 }
@@ -140,16 +139,14 @@ func WithStatusSink(sink status.Sink) Option {
 	return add("WithStatusSink", status.Config{Sinks: []status.Sink{sink}})
 }
 
-// WithAdmitter adds a check that every new pod must pass. It is called from the sync loop and must be pure and fast; a check
-// that does I/O belongs in WithSoftAdmitter. A rejected static pod is checked again, with back-off and when other pods change
-// or end; any other pod stays Failed.
+// WithAdmitter adds a check that every new pod must pass. It is called from the sync loop and must be pure and fast; a check that does I/O belongs
+// in WithSoftAdmitter. A rejected static pod is checked again, with back-off and when other pods change or end; any other pod stays Failed.
 func WithAdmitter(a syncloop.Admitter) Option {
 	return add("WithAdmitter", syncloop.PodManagerConfig{Admitters: []syncloop.Admitter{a}})
 }
 
-// WithSoftAdmitter adds a check that runs in the pod's worker with a deadline of 10 s. A rejected pod waits with phase Pending
-// and reason Blocked; a running pod is stopped first. Once admitted, all its containers start again, whatever its restart
-// policy.
+// WithSoftAdmitter adds a check that runs in the pod's worker with a deadline of 10 s. A rejected pod waits with phase Pending and reason Blocked; a
+// running pod is stopped first. Once admitted, all its containers start again, whatever its restart policy.
 func WithSoftAdmitter(a podsync.SoftAdmitter) Option {
 	return add("WithSoftAdmitter", podsync.Config{SoftAdmitters: []podsync.SoftAdmitter{a}})
 }
