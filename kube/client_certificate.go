@@ -33,7 +33,7 @@ import (
 )
 
 // ClientCertificateConfig describes how a node gets its client certificate. All fields
-// but Logger are required.
+// but Hooks and Logger are required.
 type ClientCertificateConfig struct {
 	NodeName string
 	// BootstrapKubeconfig has the credentials for the first certificate signing request,
@@ -41,6 +41,7 @@ type ClientCertificateConfig struct {
 	BootstrapKubeconfig string
 	Kubeconfig          string // is written, and used from then on
 	Dir                 string // of certificates and keys, 0700
+	Hooks               CertificateHooks
 	Logger              *slog.Logger
 }
 
@@ -216,6 +217,7 @@ func (c *ClientCertificate) manager(ctx context.Context, clients certificate.Cli
 		SignerName:       certificatesv1.KubeAPIServerClientKubeletSignerName,
 		GetUsages:        certificate.DefaultKubeletClientGetUsages,
 		CertificateStore: c.store, Ctx: &ctx,
+		CertificateRenewFailure: c.cfg.Hooks.failures(c.cfg.Logger), CertificateRotation: c.cfg.Hooks.rotations(c.cfg.Logger),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("kube: client certificate: %w", err)
@@ -270,6 +272,7 @@ func proxyURL(cfg *rest.Config) string {
 type ServingCertificateConfig struct {
 	Dir       string // of certificates and keys, 0700. Required
 	Addresses func() (ips []string, hostnames []string)
+	Hooks     CertificateHooks
 	Logger    *slog.Logger
 }
 
@@ -326,6 +329,7 @@ func (s *ServingCertificate) Run(ctx context.Context) error {
 			ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) { return s.k.cfg.Client, nil },
 			GetTemplate: s.template, SignerName: certificatesv1.KubeletServingSignerName,
 			GetUsages: certificate.DefaultKubeletServingGetUsages, CertificateStore: store, Ctx: &logged,
+			CertificateRenewFailure: s.cfg.Hooks.failures(s.cfg.Logger), CertificateRotation: s.cfg.Hooks.rotations(s.cfg.Logger),
 		})
 		if err != nil {
 			return nil, fmt.Errorf("kube: serving certificate: %w", err)

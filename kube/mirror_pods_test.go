@@ -78,6 +78,7 @@ func TestMirrorPods_ReplacedWhenOutdated(t *testing.T) {
 		set(second)
 		mirror := fake.Pod("default", "web-node-1")
 		require.Equal(t, string(second.UID), mirror.Annotations[podspec.AnnotationMirror])
+		require.Equal(t, 1, k.MirrorPods(), "one for both versions")
 		set(first)
 		require.NoError(t, k.Statuses().DeleteStatus(t.Context(), first))
 		require.Equal(t, mirror.UID, fake.Pod("default", "web-node-1").UID, "the mirror pod of the second version stays")
