@@ -11,14 +11,14 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// RegisterPods registers the numbers of desired pods, running pods and containers,
+// RegisterPods registers the numbers of desired, active and running pods and of containers,
 // counted from pod statuses. pods is called on each scrape, from any goroutine, and
 // must not block. Agent.Pods can be used.
 func RegisterPods(reg prometheus.Registerer, pods func() []*corev1.Pod) error {
 	if pods == nil {
 		return errors.New("prom: nil pods")
 	}
-	return register(reg, &counts{running: newRunning(), desired: newDesired(), count: func(n *podCounts) {
+	return register(reg, &counts{running: newRunning(), fromStatus: newFromStatus(), count: func(n *podCounts) {
 		for _, pod := range pods() {
 			n.status(pod)
 		}
@@ -52,9 +52,9 @@ func register(reg prometheus.Registerer, c *counts) error {
 
 // counts is a collector that counts pods on each scrape.
 type counts struct {
-	running [2]*prometheus.Desc // pods, containers
-	desired *prometheus.Desc    // may be nil
-	count   func(*podCounts)
+	running    [2]*prometheus.Desc // pods, containers
+	fromStatus []*prometheus.Desc  // desired and active pods, ephemeral containers, resizes; nil: statuses are not known
+	count      func(*podCounts)
 }
 
 func newRunning() [2]*prometheus.Desc {
@@ -64,22 +64,28 @@ func newRunning() [2]*prometheus.Desc {
 	}
 }
 
-func newDesired() *prometheus.Desc {
-	return prometheus.NewDesc("kubelet_desired_pods", "Desired pods.", []string{"static"}, nil)
+func newFromStatus() []*prometheus.Desc {
+	return []*prometheus.Desc{
+		prometheus.NewDesc("kubelet_desired_pods", "Desired pods.", []string{"static"}, nil),
+		prometheus.NewDesc("kubelet_active_pods", "Desired pods that have not ended, and so count when another one is admitted.", []string{"static"}, nil),
+		prometheus.NewDesc("kubelet_managed_ephemeral_containers", "Ephemeral containers of desired pods.", nil, nil),
+		prometheus.NewDesc("kubelet_pod_in_progress_resizes", "Pods that are being resized.", nil, nil),
+		prometheus.NewDesc("kubelet_pod_pending_resizes", "Pods whose resize is not granted, by reason (deferred, infeasible) and by class of priority.", []string{"reason", "priority_bucket"}, nil),
+	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *counts) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.running[0]
 	ch <- c.running[1]
-	if c.desired != nil {
-		ch <- c.desired
+	for _, d := range c.fromStatus {
+		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c *counts) Collect(ch chan<- prometheus.Metric) {
-	n := podCounts{containers: map[string]int{"created": 0, "exited": 0, "running": 0, "unknown": 0}}
+	n := podCounts{pending: map[pendingResize]int{}, containers: map[string]int{"created": 0, "exited": 0, "running": 0, "unknown": 0}}
 	c.count(&n)
 	set := func(d *prometheus.Desc, v int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
@@ -88,16 +94,66 @@ func (c *counts) Collect(ch chan<- prometheus.Metric) {
 	for state, v := range n.containers {
 		set(c.running[1], v, state)
 	}
-	if c.desired != nil {
-		set(c.desired, n.desired[0], "") // the kubelet's value
-		set(c.desired, n.desired[1], "true")
+	if c.fromStatus == nil {
+		return
+	}
+	for i, static := range []string{"", "true"} { // the kubelet's values
+		set(c.fromStatus[0], n.desired[i], static)
+		set(c.fromStatus[1], n.active[i], static)
+	}
+	set(c.fromStatus[2], n.ephemeral)
+	set(c.fromStatus[3], n.resizing)
+	for kind, v := range n.pending {
+		set(c.fromStatus[4], v, kind.reason, kind.priority)
 	}
 }
 
 type podCounts struct {
 	pods       int
 	desired    [2]int // not static, static
+	active     [2]int // the same
+	ephemeral  int
+	resizing   int
+	pending    map[pendingResize]int
 	containers map[string]int
+}
+
+// pendingResize has the labels of kubelet_pod_pending_resizes.
+type pendingResize struct{ reason, priority string }
+
+// resizes counts a pod that is being resized, or is to be.
+func (n *podCounts) resizes(pod *corev1.Pod) {
+	for i := range pod.Status.Conditions {
+		switch c := &pod.Status.Conditions[i]; {
+		case c.Status != corev1.ConditionTrue:
+		case c.Type == corev1.PodResizeInProgress:
+			n.resizing++
+		case c.Type == corev1.PodResizePending:
+			reason := "deferred"
+			if c.Reason == corev1.PodReasonInfeasible {
+				reason = "infeasible"
+			}
+			n.pending[pendingResize{reason, priorityClass(podspec.Priority(pod))}]++
+		}
+	}
+}
+
+// priorityClass returns the label of a priority, as a kubelet has it.
+func priorityClass(priority int32) string {
+	switch {
+	case priority >= podspec.SystemCriticalPriority:
+		return "system-critical"
+	case priority >= 100000:
+		return "high"
+	case priority > 0:
+		return "medium"
+	case priority == 0:
+		return "normal"
+	case priority > -1000:
+		return "low"
+	default:
+		return "very-low"
+	}
 }
 
 // status counts a pod by its status.
@@ -107,6 +163,11 @@ func (n *podCounts) status(pod *corev1.Pod) {
 		static = 1
 	}
 	n.desired[static]++
+	if !podspec.IsTerminalPhase(pod.Status.Phase) {
+		n.active[static]++
+	}
+	n.ephemeral += len(pod.Spec.EphemeralContainers)
+	n.resizes(pod)
 	running := false
 	for c := range podspec.ContainerStatuses(&pod.Status) {
 		switch {

@@ -23,6 +23,8 @@
 //		PodManager:  metrics.PodManager(),
 //		Housekeeper: metrics.Housekeeper(),
 //		PodWorkers:  metrics.PodWorkers(),
+//		PodSync:     metrics.PodSync(),
+//		Cgroups:     metrics.Cgroups(),
 //		PLEG:        metrics.PLEG(),
 //		Status:      metrics.Status(),
 //		Probe:       metrics.Probe(),
@@ -30,10 +32,13 @@
 //		ImageGC:     metrics.ImageGC(),
 //		ContainerGC: metrics.ContainerGC(),
 //		LogRotation: metrics.LogRotation(),
-//		CRI:         cri.Hooks{Call: metrics.RuntimeCall},
+//		CRI:         cri.Hooks{Call: metrics.RuntimeCall, OperationEnded: metrics.RuntimeOperation},
 //	}))
 //	if err != nil {
 //		return err
 //	}
 //	err = prom.RegisterPods(registry, a.Pods)
+//
+// The managers of CPUs, NUMA nodes, devices and ResourceClaims have hooks of their own, for their
+// Config, and RegisterNode registers what they count.
 package prom

@@ -15,12 +15,15 @@ type Metrics struct {
 	status   statusMetrics
 	probe    *probeMetrics
 	sources  sourceMetrics
-	loop     loopMetrics
+	loop     *loopMetrics
 	runtime  runtimeMetrics
 	eviction evictionMetrics
 	images   imageMetrics
 	garbage  garbageMetrics
 	rotation rotationMetrics
+	start    *startMetrics
+	managers managerMetrics
+	api      apiMetrics
 	health   healthMetrics // only with RegisterSLIs
 }
 
@@ -32,7 +35,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		pleg: newPleg(), workers: newWorkers(), status: newStatus(), probe: newProbe(), sources: newSources(),
 		loop: newLoop(), runtime: newRuntime(), eviction: newEviction(), images: newImages(), garbage: newGarbage(),
-		rotation: newRotation(), health: newHealth(),
+		rotation: newRotation(), start: newStart(), managers: newManagers(), api: newAPI(), health: newHealth(),
 	}
 	if err := reg.Register(collector{m}); err != nil {
 		return nil, fmt.Errorf("prom: register metrics: %w", err)
@@ -61,7 +64,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 func (m *Metrics) all() []prometheus.Collector {
 	var all []prometheus.Collector
 	for _, group := range []interface{ all() []prometheus.Collector }{
-		&m.pleg, &m.workers, &m.status, m.probe, &m.sources, &m.loop, &m.runtime, &m.eviction, &m.images, &m.garbage, &m.rotation,
+		&m.pleg, &m.workers, &m.status, m.probe, &m.sources, m.loop, &m.runtime, &m.eviction, &m.images, &m.garbage, &m.rotation,
+		m.start, &m.managers, &m.api,
 	} {
 		all = append(all, group.all()...)
 	}

@@ -56,6 +56,7 @@ func callAllHooks(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
 	t.Helper()
 	p := newPod("web")
 	podspec.AnnotateSource(p, "file", time.Now())
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue}}
 	pl := m.PLEG()
 	for range 2 {
 		pl.Relisted(time.Millisecond, 1, 1, nil)
@@ -110,8 +111,16 @@ func callAllHooks(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
 	i.Removed(runtime.Image{}, imagegc.ReasonMaxAge, time.Second, nil)
 	i.Removed(runtime.Image{}, imagegc.ReasonMaxAge, time.Second, errors.New("x"))
 	i.Collected(imagegc.Result{BytesFreed: 7, Duration: time.Second}, nil)
+	callManagerHooks(t, m)
+	registerAll(t, reg, p)
+}
+
+// registerAll registers what New does not.
+func registerAll(t *testing.T, reg prometheus.Registerer, p *corev1.Pod) {
+	t.Helper()
 	require.NoError(t, prom.RegisterPods(reg, func() []*corev1.Pod { return []*corev1.Pod{p} }))
 	require.NoError(t, prom.RegisterProblems(reg, prom.Problems{RejectedPods: func() int { return 0 }}))
+	require.NoError(t, prom.RegisterNode(reg, newNode()))
 }
 
 // AG-5: docs/metrics.md lists every metric as it is scraped.
@@ -151,18 +160,21 @@ func TestMetrics_TableInDocs(t *testing.T) {
 	r := &registerer{}
 	_, err = prom.New(r)
 	require.NoError(t, err)
-	r.collector.Describe(descs)
-	assert.Len(t, rows, len(descs)+4, "a metric without a series here, or with a hook that no test calls")
+	registerAll(t, r, newPod("web"))
+	for _, c := range r.collectors {
+		c.Describe(descs)
+	}
+	assert.Len(t, rows, len(descs), "a metric without a series here, or with a hook that no test calls")
 }
 
-// registerer keeps the collector that is registered.
+// registerer keeps the collectors that are registered.
 type registerer struct {
 	prometheus.Registerer
-	collector prometheus.Collector
+	collectors []prometheus.Collector
 }
 
 func (r *registerer) Register(c prometheus.Collector) error {
-	r.collector = c
+	r.collectors = append(r.collectors, c)
 	return nil
 }
 
@@ -246,7 +258,7 @@ func TestMetrics_ScrapeIsWellFormed(t *testing.T) {
 	assert.Greater(t, len(families), 40)
 	for name, f := range families {
 		assert.NotEmpty(t, f.GetHelp(), name)
-		assert.Regexp(t, "^(kubelet|prober|sublet)_", name)
+		assert.Regexp(t, "^(kubelet|prober|sublet|dra|rest_client|kubernetes)_", name)
 	}
 	problems, err := testutil.GatherAndLint(reg)
 	require.NoError(t, err)

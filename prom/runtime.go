@@ -62,6 +62,10 @@ func operationOf(rpc string) string {
 		return "list_podsandbox"
 	case "StreamContainers":
 		return "list_containers"
+	case "StreamImages":
+		return "list_images"
+	case "StreamContainerStats":
+		return "list_container_stats"
 	}
 	var b strings.Builder
 	for i, c := range rpc {

@@ -40,6 +40,7 @@ func (m *Metrics) Status() status.Hooks {
 	return status.Hooks{
 		Changed: func(pod *corev1.Pod, previous, current corev1.PodStatus) {
 			s.countAllTerminated(pod, &previous, &current)
+			m.start.observe(pod, &previous, &current)
 			if previous.Phase == current.Phase {
 				return
 			}

@@ -44,6 +44,7 @@ func (m *Metrics) PodWorkers() podworkers.Hooks {
 				w.terminations.WithLabelValues(cause(c)).Inc()
 			case podworkers.Finished:
 				m.probe.forget(uid)
+				m.start.forget(uid)
 			default:
 			}
 		},
