@@ -78,11 +78,11 @@ type Config struct {
 	Path string
 	// Pods returns the pods of the node with their statuses. They are read-only.
 	Pods      func() []*corev1.Pod
-	Devices   Devices      // default: there are no devices of plugins
-	CPUs      CPUs         // default: no container has CPUs for itself
-	Memory    Memory       // default: no container is confined to the memory of NUMA nodes
-	HugePages HugePages    // default: none are set aside for a container; needs Memory
-	Claims    Claims       // default: no container has devices by ResourceClaims
+	Devices   Devices   // default: there are no devices of plugins
+	CPUs      CPUs      // default: no container has CPUs for itself
+	Memory    Memory    // default: no container is confined to the memory of NUMA nodes
+	HugePages HugePages // default: none are set aside for a container; needs Memory
+	Claims    Claims    // default: no container has devices by ResourceClaims
 	Hooks     Hooks
 	Logger    *slog.Logger // default: discard
 }

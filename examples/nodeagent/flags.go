@@ -57,6 +57,7 @@ type flags struct {
 	shutdown                       shutdownFlags
 	daemon                         daemonFlags
 	addresses                      *addresses
+	metrics                        *metrics
 }
 
 const (
@@ -119,7 +120,8 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	}
 	f.debug.remember(fs)
 	f.addresses = newAddresses(f.nodeName, f.nodeIPs())
-	return f, errors.Join(errs...)
+	f.metrics, err = newMetrics()
+	return f, errors.Join(append(errs, err)...)
 }
 
 func (f *flags) define(fs *flag.FlagSet) {

@@ -10,6 +10,7 @@ import (
 	"github.com/sublet-dev/agent/devices"
 	"github.com/sublet-dev/agent/devices/deviceplugin"
 	"github.com/sublet-dev/agent/devices/podresources"
+	"github.com/sublet-dev/agent/prom"
 	"github.com/sublet-dev/agent/topology"
 )
 
@@ -32,11 +33,11 @@ func (f *deviceFlags) check(fail func(bad bool, format string, args ...any)) {
 }
 
 // manager returns what allocates devices, nil without plugins.
-func (f *deviceFlags) manager(rootDir string, nodes topology.Set, log *slog.Logger) (m *devices.Manager, err error) {
+func (f *deviceFlags) manager(rootDir string, nodes topology.Set, metrics *prom.Metrics, log *slog.Logger) (m *devices.Manager, err error) {
 	if f.pluginDir == "" {
 		return nil, nil
 	}
-	f.allocator, err = devices.New(devices.Config{StateFile: filepath.Join(rootDir, "devices.json"), NUMANodes: nodes, Logger: log})
+	f.allocator, err = devices.New(devices.Config{StateFile: filepath.Join(rootDir, "devices.json"), NUMANodes: nodes, Hooks: metrics.Devices(), Logger: log})
 	return f.allocator, err
 }
 
@@ -45,7 +46,9 @@ func (f *deviceFlags) isNew() bool { return f.allocator != nil && f.allocator.Is
 
 // options returns what gives pods the devices of plugins.
 func (f *deviceFlags) options(all *flags, m *devices.Manager, plugins pluginDirs, log *slog.Logger) ([]agent.Option, error) {
-	server, err := deviceplugin.New(deviceplugin.Config{Dir: f.pluginDir, Devices: m, Logger: log})
+	server, err := deviceplugin.New(deviceplugin.Config{
+		Dir: f.pluginDir, Devices: m, Hooks: deviceplugin.Hooks{Registered: all.metrics.all.DevicePluginRegistered}, Logger: log,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -60,12 +63,14 @@ func (f *deviceFlags) options(all *flags, m *devices.Manager, plugins pluginDirs
 // kubelet does. m and cpus are nil without device plugins, and without CPUs for containers.
 // claims, which is called when the agent is made, returns what has the devices of
 // ResourceClaims, nil without.
-func (f *deviceFlags) podResources(m *devices.Manager, cpus *cpumanager.Manager, claims func() podresources.Claims, log *slog.Logger) []agent.Option {
+func (f *deviceFlags) podResources(m *devices.Manager, cpus *cpumanager.Manager, claims func() podresources.Claims, metrics *prom.Metrics, log *slog.Logger) []agent.Option {
 	if f.resourcesSocket == "" {
 		return nil
 	}
 	return []agent.Option{agent.WithRunner("pod resources", func(c *agent.Components) (agent.Runner, error) {
-		cfg := podresources.Config{Path: f.resourcesSocket, Pods: c.StatusManager.Pods, Claims: claims(), Logger: log}
+		cfg := podresources.Config{
+			Path: f.resourcesSocket, Pods: c.StatusManager.Pods, Claims: claims(), Hooks: podresources.Hooks{Requested: metrics.PodResourcesRequested}, Logger: log,
+		}
 		if m != nil {
 			cfg.Devices = m
 		}

@@ -31,7 +31,11 @@ func (f *draFlags) options(all *flags, c *cluster, plugins pluginDirs, log *slog
 	if f.pluginDir == "" {
 		return nil, nil
 	}
-	cfg := dra.Config{Claims: volume.NewFiles(all.manifests), StateFile: filepath.Join(all.rootDir, "resourceclaims.json"), Logger: log}
+	counts := all.metrics.all
+	cfg := dra.Config{
+		Claims: volume.NewFiles(all.manifests), StateFile: filepath.Join(all.rootDir, "resourceclaims.json"), Logger: log,
+		Hooks: dra.Hooks{RPCEnded: counts.DRACallEnded, PodPrepared: counts.ClaimsPrepared, PodReleased: counts.ClaimsReleased},
+	}
 	var opts []agent.Option
 	if c != nil {
 		published := c.kube.ResourceSlices()
@@ -42,6 +46,7 @@ func (f *draFlags) options(all *flags, c *cluster, plugins pluginDirs, log *slog
 	if err != nil {
 		return nil, err
 	}
+	all.metrics.node.ClaimsInUse = m.ClaimsInUse
 	plugins.add(f.pluginDir, draPluginType, m)
 	return append(opts, agent.WithInjector(m)), nil
 }

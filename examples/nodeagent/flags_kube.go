@@ -87,7 +87,10 @@ func (f *flags) connect(cfg *rest.Config, renewal []agent.Option, plugins plugin
 	if k := f.config.effective; k.Given("kubeAPIQPS") || k.Given("kubeAPIBurst") {
 		cfg.QPS, cfg.Burst = float32(*k.Kubelet().KubeAPIQPS), int(k.Kubelet().KubeAPIBurst)
 	}
-	config, err := kube.ConfigFor(cfg)
+	f.metrics.node.ClientCertificate = func() time.Time { return kube.ClientCertificateExpiry(cfg) }
+	counted := rest.CopyConfig(cfg)
+	counted.Wrap(f.metrics.all.WrapTransport)
+	config, err := kube.ConfigFor(counted)
 	if err != nil {
 		return nil, fmt.Errorf("-kubeconfig: %w", err)
 	}
@@ -96,6 +99,7 @@ func (f *flags) connect(cfg *rest.Config, renewal []agent.Option, plugins plugin
 	if err != nil {
 		return nil, err
 	}
+	f.metrics.node.MirrorPods = k.MirrorPods
 	var topology func() map[string]string
 	sources := filepath.Join(f.rootDir, "sources", "api")
 	storage, err := k.Storage(kube.StorageConfig{Dir: filepath.Join(sources, "storage"), Topology: func() map[string]string { return topology() }})
@@ -134,10 +138,14 @@ func (f *flags) connect(cfg *rest.Config, renewal []agent.Option, plugins plugin
 
 // requestServingCertificate has the cluster sign the certificate of the server.
 func (c *cluster) requestServingCertificate(f *flags) error {
-	serving, err := c.kube.ServingCertificate(kube.ServingCertificateConfig{Dir: f.certDir(), Addresses: f.addresses.names})
+	serving, err := c.kube.ServingCertificate(kube.ServingCertificateConfig{
+		Dir: f.certDir(), Addresses: f.addresses.names,
+		Hooks: kube.CertificateHooks{RenewalFailed: f.metrics.all.ServingCertificateFailed, Renewed: f.metrics.all.ServingCertificateRenewed},
+	})
 	if err != nil {
 		return err
 	}
+	f.metrics.node.ServingCertificate = serving.Expiry
 	c.serving = serving
 	c.opts = append(c.opts, agent.WithRunner("serving certificate", func(*agent.Components) (agent.Runner, error) { return serving, nil }))
 	return nil
@@ -188,7 +196,8 @@ func (f *flags) clientConfig(ctx context.Context, log *slog.Logger) (*rest.Confi
 		return cfg, nil, nil
 	}
 	cert, err := kube.NewClientCertificate(kube.ClientCertificateConfig{
-		NodeName: f.nodeName, BootstrapKubeconfig: f.kube.bootstrap, Kubeconfig: f.kube.kubeconfig, Dir: f.certDir(), Logger: log,
+		NodeName: f.nodeName, BootstrapKubeconfig: f.kube.bootstrap, Kubeconfig: f.kube.kubeconfig, Dir: f.certDir(),
+		Hooks: kube.CertificateHooks{RenewalFailed: f.metrics.all.ClientCertificateFailed}, Logger: log,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -53,25 +53,30 @@ func (f *flags) cpus(machine topology.Topology, log *slog.Logger) (*cpumanager.M
 	if err != nil {
 		return nil, err
 	}
-	return cpumanager.New(cpumanager.Config{
+	cpus, err := cpumanager.New(cpumanager.Config{
 		Topology: detectTopology, Reserved: reserved, MemoryAffinity: f.topology.memoryPolicy == memoryStatic, ReservedMemory: f.config.effective.ReservedMemory(),
-		StateFile: filepath.Join(f.rootDir, "cpus.json"), Period: f.config.effective.Kubelet().CPUManagerReconcilePeriod.Duration, Logger: log,
+		StateFile: filepath.Join(f.rootDir, "cpus.json"), Period: f.config.effective.Kubelet().CPUManagerReconcilePeriod.Duration,
+		Hooks: f.metrics.all.CPUManager(), Logger: log,
 	})
+	if err == nil {
+		f.metrics.node.CPUs = cpus.Usage
+	}
+	return cpus, err
 }
 
 func detectTopology() (topology.Topology, error) { return topology.Detect(os.DirFS("/")) }
 
 // resourceOptions returns what gives pods devices, and CPUs for themselves, and what serves which they have.
 func (f *flags) resourceOptions(plugins pluginDirs, log *slog.Logger) ([]agent.Option, error) {
-	claims := func() podresources.Claims { return f.dra.claims(plugins) }
+	claims, m := func() podresources.Claims { return f.dra.claims(plugins) }, f.metrics.all
 	if f.topology.cpuPolicy != cpuStatic && f.devices.pluginDir == "" {
-		return f.devices.podResources(nil, nil, claims, log), nil
+		return f.devices.podResources(nil, nil, claims, m, log), nil
 	}
 	machine, err := detectTopology()
 	if err != nil && (f.topology.cpuPolicy == cpuStatic || f.topology.topologyPolicy != string(topology.None)) {
 		return nil, err
 	}
-	devices, err := f.devices.manager(f.rootDir, machine.Nodes(), log)
+	devices, err := f.devices.manager(f.rootDir, machine.Nodes(), m, log)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +84,7 @@ func (f *flags) resourceOptions(plugins pluginDirs, log *slog.Logger) ([]agent.O
 	if err != nil {
 		return nil, err
 	}
-	opts := f.devices.podResources(devices, cpus, claims, log)
+	opts := f.devices.podResources(devices, cpus, claims, m, log)
 	var providers []topology.Provider
 	if devices != nil {
 		plugged, err := f.devices.options(f, devices, plugins, log)
@@ -98,7 +103,7 @@ func (f *flags) resourceOptions(plugins pluginDirs, log *slog.Logger) ([]agent.O
 		return opts, nil // this machine does not tell
 	}
 	admitter, err := topology.New(topology.Config{
-		Policy: topology.Policy(f.topology.topologyPolicy), Scope: topology.Scope(f.topology.topologyScope), Nodes: machine.Nodes(), Providers: providers, Logger: log,
+		Policy: topology.Policy(f.topology.topologyPolicy), Scope: topology.Scope(f.topology.topologyScope), Nodes: machine.Nodes(), Providers: providers, Hooks: m.Topology(), Logger: log,
 	})
 	if err != nil {
 		return nil, err

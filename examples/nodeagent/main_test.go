@@ -172,6 +172,15 @@ func TestSimulatedDaemon(t *testing.T) {
 	require.Contains(t, string(body), "[+] syncloop")
 	w.eventually(soon, func() error { return w.measured("kubelet_running_pods", 1) })
 	w.eventually(soon, func() error { return w.measured("kubelet_runtime_operations_total", 1) })
+	_, body, err = w.get("/metrics")
+	require.NoError(t, err)
+	for _, line := range []string{ // what dashboards and alerts for the kubelet join and count
+		`kubelet_node_name{node="node"} 1`, `kubelet_working_pods{config="desired",lifecycle="sync",static="true"} 1`, `kubelet_active_pods{static="true"} 1`,
+		`kubelet_started_containers_total{container_type="container"} 1`, "kubelet_image_pull_duration_seconds_count{image_size_in_bytes=\"0-10MB\"} 1",
+		"kubelet_containers_per_pod_count_sum 1", `major="1",minor="37"`,
+	} {
+		require.Contains(t, string(body), line)
+	}
 	w.eventually(soon, func() error { return w.measured("sublet_eviction_measurement_duration_seconds", 1) })
 
 	_, body, err = w.get("/stats/summary")

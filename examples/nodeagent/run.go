@@ -62,17 +62,13 @@ func run(ctx context.Context, f flags, out io.Writer) error {
 		return err
 	}
 	opts = append(opts, page...)
-	m, err := newMetrics()
-	if err != nil {
-		return err
-	}
 	socket := &socketServer{rootDir: f.rootDir, log: log}
-	a, err := agent.New(append(opts, agent.WithHooks(m.hooks()),
+	a, err := agent.New(append(opts, agent.WithHooks(f.metrics.hooks()),
 		agent.WithRunner("socket", func(*agent.Components) (agent.Runner, error) { return socket, nil }))...)
 	if err != nil {
 		return asUsageError(err)
 	}
-	base, err := serverConfig(&f, a, m, log)
+	base, err := serverConfig(&f, a, f.metrics, log)
 	if err != nil {
 		return err
 	}

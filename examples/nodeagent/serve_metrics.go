@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,8 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/cgroup"
+	"github.com/sublet-dev/agent/kube"
+	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/prom"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/stats"
@@ -23,6 +28,7 @@ import (
 type metrics struct {
 	agent, resource, cadvisor, probes, slis *prometheus.Registry
 	all                                     *prom.Metrics
+	node                                    prom.Node // what the options of the agent have made
 }
 
 func newMetrics() (*metrics, error) {
@@ -45,7 +51,7 @@ func (m *metrics) hooks() agent.Hooks {
 	return agent.Hooks{
 		Sources: a.Sources(), SyncLoop: a.SyncLoop(), PodManager: a.PodManager(), Housekeeper: a.Housekeeper(), PodWorkers: a.PodWorkers(),
 		PLEG: a.PLEG(), Status: a.Status(), Probe: a.Probe(), Eviction: a.Eviction(), ImageGC: a.ImageGC(), ContainerGC: a.ContainerGC(), LogRotation: a.LogRotation(),
-		CRI: cri.Hooks{Call: a.RuntimeCall},
+		PodSync: a.PodSync(), Cgroups: a.Cgroups(), CRI: cri.Hooks{Call: a.RuntimeCall, OperationEnded: a.RuntimeOperation},
 	}
 }
 
@@ -76,6 +82,7 @@ func (m *metrics) handlers(a *agent.Agent) (map[string]http.Handler, error) {
 				RejectedPods: func() int { return len(a.PodProblems()) },
 			})
 		},
+		func() error { return prom.RegisterNode(m.agent, m.describe(a)) },
 		func() error { return prom.RegisterVolumes(m.agent, usage) },
 		func() error { return prom.RegisterResources(m.resource, cheap) },
 		func() error { return prom.RegisterContainers(m.cadvisor, usage) },
@@ -92,4 +99,14 @@ func (m *metrics) handlers(a *agent.Agent) (map[string]http.Handler, error) {
 		handlers[path] = promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
 	}
 	return handlers, nil
+}
+
+// describe returns what is counted of the node.
+func (m *metrics) describe(a *agent.Agent) prom.Node {
+	c, n := a.Components(), m.node
+	n.Name, n.KubeletVersion, n.CgroupVersion = c.NodeName, kube.Version, cgroup.Version(os.DirFS("/"))
+	if w, ok := c.PodWorkers.(*podworkers.Workers); ok {
+		n.Workers, n.DesiredUIDs = w.Snapshot, func() map[types.UID]struct{} { return c.PodManager.AddDesiredUIDs(nil) }
+	}
+	return n
 }

@@ -125,6 +125,8 @@ func TestRun_LimitsTLSOfAllServers(t *testing.T) {
 // would choose in another way.
 var namedByKubelet = map[string]bool{
 	"kubelet_evented_pleg_connection_error_count": true, "kubelet_evented_pleg_connection_success_count": true,
+	"kubelet_certificate_manager_client_expiration_renew_errors": true, "kubelet_server_expiration_renew_errors": true,
+	"kubelet_topology_manager_admission_duration_ms": true,
 }
 
 // requireMetrics checks that Prometheus' own parser and linter accept a response.
