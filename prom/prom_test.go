@@ -401,8 +401,12 @@ func TestRuntimeCall_CountsStreamedLists(t *testing.T) {
 	m.RuntimeCall("StreamPodSandboxes", time.Millisecond, nil)
 	m.RuntimeCall("StreamContainers", time.Millisecond, fmt.Errorf("x: %w", runtime.ErrUnsupported))
 	m.RuntimeCall("ListContainers", time.Millisecond, nil)
+	m.RuntimeCall("StreamImages", time.Millisecond, nil)
+	m.RuntimeCall("StreamContainerStats", time.Millisecond, nil)
 	assert.Equal(t, []string{
+		`kubelet_runtime_operations_total{operation_type="list_container_stats"} 1`,
 		`kubelet_runtime_operations_total{operation_type="list_containers"} 1`,
+		`kubelet_runtime_operations_total{operation_type="list_images"} 1`,
 		`kubelet_runtime_operations_total{operation_type="list_podsandbox"} 1`,
 	}, series(t, reg, "kubelet_runtime_operations_total"))
 	assert.Empty(t, series(t, reg, "kubelet_runtime_operations_errors_total"))
