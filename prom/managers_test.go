@@ -72,7 +72,10 @@ func newNode() prom.Node {
 		Name: "edge-1", KubeletVersion: "v1.37.2+sublet", CgroupVersion: 2,
 		Workers: func() []podworkers.State {
 			return []podworkers.State{
-				{UID: "a"}, {UID: "b", Static: true}, {UID: "c", Phase: podworkers.Terminating}, {UID: "d", Phase: podworkers.Finished, Static: true},
+				{UID: "a"},
+				{UID: "b", Static: true},
+				{UID: "c", Phase: podworkers.Terminating},
+				{UID: "d", Phase: podworkers.Finished, Static: true},
 				{UID: "e", Phase: podworkers.Terminating, Orphan: true},
 			}
 		},

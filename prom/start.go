@@ -51,7 +51,8 @@ func (s *startMetrics) all() []prometheus.Collector {
 
 // RuntimeOperation is the hook for operations of the runtime, for cri.Hooks.OperationEnded.
 func (m *Metrics) RuntimeOperation(_ context.Context, op runtime.Operation, duration time.Duration, err error) {
-	s, reason := m.start, ""
+	s := m.start
+	var reason string
 	switch op.Type {
 	case runtime.OperationPullImage:
 		s.addPull(op.Pod.UID, duration)
@@ -106,9 +107,17 @@ func imageSize(bytes uint64) string {
 		max   uint64
 		label string
 	}{
-		{10 * mega, "0-10MB"}, {100 * mega, "10MB-100MB"}, {500 * mega, "100MB-500MB"}, {giga, "500MB-1GB"},
-		{5 * giga, "1GB-5GB"}, {10 * giga, "5GB-10GB"}, {20 * giga, "10GB-20GB"}, {30 * giga, "20GB-30GB"},
-		{40 * giga, "30GB-40GB"}, {60 * giga, "40GB-60GB"}, {100 * giga, "60GB-100GB"},
+		{10 * mega, "0-10MB"},
+		{100 * mega, "10MB-100MB"},
+		{500 * mega, "100MB-500MB"},
+		{giga, "500MB-1GB"},
+		{5 * giga, "1GB-5GB"},
+		{10 * giga, "5GB-10GB"},
+		{20 * giga, "10GB-20GB"},
+		{30 * giga, "20GB-30GB"},
+		{40 * giga, "30GB-40GB"},
+		{60 * giga, "40GB-60GB"},
+		{100 * giga, "60GB-100GB"},
 	} {
 		if bytes <= class.max {
 			return class.label
