@@ -151,7 +151,7 @@ func (a *Agent) InspectionErrors() []pleg.InspectionError { return a.c.PLEG.Insp
 
 // Watch yields the pods that there are and then their changes, until ctx is done. A slow caller gets the newest states, and how
 // many it has missed. See podwatch.Hub.Watch.
-func (a *Agent) Watch(ctx context.Context) iter.Seq[podwatch.Event] { return a.c.watchers.Watch(ctx) }
+func (a *Agent) Watch(ctx context.Context) iter.Seq[podwatch.Event] { return a.c.Watchers.Watch(ctx) }
 
 // PodProblems returns the desired pods that the node has rejected or evicted. They leave the agent healthy.
 func (a *Agent) PodProblems() []syncloop.PodProblem { return a.c.PodManager.Problems() }

@@ -76,6 +76,7 @@ type Components struct {
 	SyncLoop       SyncLoop
 	NodeStatus     *node.Status // what is reported about the node
 	Operator       *podops.Operator
+	Watchers       podwatch.Hub // what StatusManager sends to Agent.Watch
 
 	options       *options
 	adopt         []string         // sources of pods without an owner
@@ -84,7 +85,6 @@ type Components struct {
 	ephemeralRoot bool            // RootDir lasts as long as Run
 	runners       []run.Component // of WithRunner
 	drain         Runner          // nil: pods run on
-	watchers      podwatch.Hub    // of Agent.Watch
 }
 
 // The interfaces of the components have what the other components call, and Run, which blocks until ctx is done, returns nil

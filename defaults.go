@@ -77,7 +77,7 @@ func NewPLEG(c *Components) (PLEG, error) {
 func NewStatusManager(c *Components) (StatusManager, error) {
 	c.saved.DelayPending(5 * time.Second) // longer than most starts take
 	return configured(c, status.New, status.Config{
-		Sinks: []status.Sink{c.saved, &c.watchers}, NodeInfo: c.nodeInfo, Logger: c.Logger, Hooks: c.Hooks.Status,
+		Sinks: []status.Sink{c.saved, &c.Watchers}, NodeInfo: c.nodeInfo, Logger: c.Logger, Hooks: c.Hooks.Status,
 	})
 }
 

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,5 +45,35 @@ func TestAgent_DuplicateNameOfTwoSourcesOverARestart(t *testing.T) {
 		assert.Equal(t, started.ContainerID, statuses.Of("web").ContainerStatuses[0].ContainerID)
 		require.Len(t, a.SourceErrors(), 1)
 		assert.ErrorContains(t, a.SourceErrors()[0], "pod default/web rejected: full name web_default already used by pod default/web of source slow")
+	})
+}
+
+// OP-6: a pod of the previous process of which this one has nothing to report, because it is neither desired nor in the
+// runtime, was among the pods of the agent until its source synced. Watchers learn that it is gone.
+func TestAgent_WatchYieldsDeletionsFromTimeWithoutAgent(t *testing.T) {
+	agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
+		a := n.Start(agent.WithSource("api", podsource.NewMemory(agenttest.Pod("web"))))
+		time.Sleep(time.Minute)
+		a.Stop()
+		defer n.Boot()()
+
+		back := make(chan struct{})
+		a = n.Start(agent.WithSource("api", offline(back, podsource.NewMemory())))
+		defer a.Stop()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var got []string
+		go func() {
+			for e := range a.Watch(ctx) {
+				got = append(got, string(e.Type)+" "+e.Pod.Name)
+			}
+		}()
+		time.Sleep(time.Minute)
+		require.Len(t, a.Pods(), 1)
+		close(back)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Empty(t, a.Pods())
+		assert.Equal(t, []string{"DELETED web"}, got)
 	})
 }

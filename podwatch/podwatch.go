@@ -28,13 +28,14 @@ import (
 // Event is a change of a pod.
 type Event struct {
 	// Type is watch.Added, watch.Modified or watch.Deleted. A watch begins with watch.Added for each
-	// pod that there is.
+	// pod that there is; see WatchList for watch.Bookmark.
 	Type watch.EventType
 	// Pod is the newest state of the pod, with its status. It is read-only.
 	Pod *corev1.Pod
 	// Missed is how many states of this pod came and went before the watcher was ready
 	// for them, the whole life of a pod with this UID among them if Type is watch.Deleted and no event
-	// preceded.
+	// preceded. If none was missed then either, no status of the pod was ever reported to the Hub: a
+	// previous process had it.
 	Missed int
 }
 
@@ -63,7 +64,10 @@ func (s *state) withStatus() *corev1.Pod {
 // what it knows about.
 const maxDeleted = 1000
 
-// watcher is one call of Watch.
+// listEnd stands in a queue behind the pods that there were. No pod has this UID.
+const listEnd types.UID = "\x00"
+
+// watcher is one call of Watch or WatchList.
 type watcher struct {
 	wake    chan struct{} // one slot
 	pending map[types.UID]*change
@@ -94,13 +98,14 @@ func (h *Hub) SetStatus(_ context.Context, pod *corev1.Pod, st corev1.PodStatus)
 	return nil
 }
 
-// DeleteStatus implements status.Deleter. It does not block.
+// DeleteStatus implements status.Deleter. It does not block. Watchers also learn of the deletion of a
+// pod without a status, which they may know from another place.
 func (h *Hub) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	last, ok := h.pods[pod.UID]
 	if !ok {
-		return nil
+		last = &state{pod, pod.Status}
 	}
 	delete(h.pods, pod.UID)
 	for w := range h.watchers {
@@ -111,9 +116,15 @@ func (h *Hub) DeleteStatus(_ context.Context, pod *corev1.Pod) error {
 
 // Watch yields the pods that there are, in no order, and then each change, until ctx is
 // done. The changes of one pod come in their order.
-func (h *Hub) Watch(ctx context.Context) iter.Seq[Event] {
+func (h *Hub) Watch(ctx context.Context) iter.Seq[Event] { return h.watch(ctx, false) }
+
+// WatchList is Watch with an event of type watch.Bookmark, which has no pod, after the pods that there were
+// at the begin. So a watcher knows that it has them all, also if there was none.
+func (h *Hub) WatchList(ctx context.Context) iter.Seq[Event] { return h.watch(ctx, true) }
+
+func (h *Hub) watch(ctx context.Context, bookmark bool) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
-		w := h.register()
+		w := h.register(bookmark)
 		defer h.unregister(w)
 		for ctx.Err() == nil {
 			if event, ok := h.next(w); ok {
@@ -130,12 +141,16 @@ func (h *Hub) Watch(ctx context.Context) iter.Seq[Event] {
 	}
 }
 
-func (h *Hub) register() *watcher {
+func (h *Hub) register(bookmark bool) *watcher {
 	w := &watcher{wake: make(chan struct{}, 1), pending: make(map[types.UID]*change), known: make(map[types.UID]struct{})}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, last := range h.pods {
 		w.add(last, false)
+	}
+	if bookmark {
+		w.pending[listEnd] = &change{}
+		w.queue = append(w.queue, listEnd)
 	}
 	if h.watchers == nil {
 		h.watchers = make(map[*watcher]struct{})
@@ -162,6 +177,9 @@ func (h *Hub) next(w *watcher) (Event, bool) {
 			continue // see add
 		}
 		delete(w.pending, uid)
+		if uid == listEnd {
+			return Event{Type: watch.Bookmark}, true
+		}
 		_, known := w.known[uid]
 		event := Event{Type: watch.Modified, Pod: c.last.withStatus(), Missed: c.states - 1}
 		switch {

@@ -3,6 +3,7 @@ package podwatch_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/sublet-dev/agent/podwatch"
 	"github.com/sublet-dev/agent/status"
@@ -59,14 +61,49 @@ func TestHub_YieldsPodsAndTheirChanges(t *testing.T) {
 		set(t, &h, "b", "1")
 		synctest.Wait()
 		remove(t, &h, "a")
-		remove(t, &h, "unknown")
+		synctest.Wait()
+		remove(t, &h, "of previous process")
 		synctest.Wait()
 		set(t, &h, "a", "3")
 		synctest.Wait()
 		cancel()
 		<-done
-		assert.Equal(t, []string{"ADDED a 1 missed=0", "MODIFIED a 2 missed=0", "ADDED b 1 missed=0", "DELETED a 2 missed=0", "ADDED a 3 missed=0"}, got)
+		assert.Equal(t, []string{"ADDED a 1 missed=0", "MODIFIED a 2 missed=0", "ADDED b 1 missed=0", "DELETED a 2 missed=0", "DELETED of previous process  missed=0", "ADDED a 3 missed=0"}, got)
 	})
+}
+
+// A watcher of a list knows when it has all pods, also where there are none and where pods change meanwhile.
+func TestHub_WatchListMarksItsEnd(t *testing.T) {
+	var h podwatch.Hub
+	next, stop := iter.Pull(h.WatchList(t.Context()))
+	defer stop()
+	e, _ := next()
+	assert.Equal(t, podwatch.Event{Type: watch.Bookmark}, e)
+	set(t, &h, "a", "1")
+	e, _ = next()
+	assert.Equal(t, "ADDED a 1 missed=0", text(e))
+
+	set(t, &h, "b", "1")
+	other, stop := iter.Pull(h.WatchList(t.Context()))
+	defer stop()
+	first, _ := other()
+	set(t, &h, "c", "1")
+	for _, uid := range []string{"a", "b"} {
+		remove(t, &h, uid)
+	}
+	second, _ := other()
+	var got []string
+	for range 3 {
+		e, _ := other()
+		if e.Type == watch.Bookmark {
+			got = append(got, "BOOKMARK")
+			continue
+		}
+		got = append(got, text(e))
+	}
+	assert.ElementsMatch(t, []string{"a", "b"}, []string{first.Pod.Name, second.Pod.Name})
+	assert.Equal(t, watch.Deleted, second.Type)
+	assert.Equal(t, []string{"BOOKMARK", "ADDED c 1 missed=0", "DELETED " + first.Pod.Name + " 1 missed=0"}, got)
 }
 
 // OP-6: a watcher that is slow gets the newest state, and learns that it has missed others.
