@@ -69,6 +69,7 @@ var allowedImports = map[string][]string{
 	"server":                     {"internal/safe", "internal/unixsocket", "runtime"},
 	"server/kubeapi":             {"internal/atomicfile", "internal/safe", "podops", "podsource", "podspec", "podwatch", "runtime", "server", "stats"},
 	"server/kubeauth":            {"internal/safe"},
+	"server/podsapi":             {"internal/unixsocket", "podwatch"},
 	"server/ui":                  {"timeline"},
 	"e2e":                        {},
 	"test/bench":                 {},
@@ -213,7 +214,7 @@ func TestImports_OnlyKubeDependsOnClientGo(t *testing.T) {
 			continue
 		}
 		for _, foreign := range []string{"k8s.io/client-go", "k8s.io/kubelet", "k8s.io/kubernetes", module + "/kube"} {
-			if (strings.HasPrefix(pkg, "devices/") || slices.Contains([]string{"runtime/cri/credentialprovider", "kubeletconfig", "pluginregistry", "csi", "dra", "internal/csitest", "e2e"}, pkg)) && foreign == "k8s.io/kubelet" {
+			if (strings.HasPrefix(pkg, "devices/") || slices.Contains([]string{"runtime/cri/credentialprovider", "kubeletconfig", "pluginregistry", "csi", "dra", "internal/csitest", "e2e", "server/podsapi"}, pkg)) && foreign == "k8s.io/kubelet" {
 				continue // the APIs of its plugins
 			}
 			if strings.Contains(" "+deps, " "+foreign+"/") || slices.Contains(strings.Fields(deps), foreign) {
