@@ -18,6 +18,7 @@ const (
 	gateFasterRestart = "ReduceDefaultCrashLoopBackOffDecay"
 	gateMemoryQoS     = "MemoryQoS"
 	gateWebSockets    = "ExtendWebSocketsToKubelet"
+	gatePodsAPI       = "PodsAPI"
 )
 
 // Gates returns the feature gates that change what the agent does. All others have no meaning here:
@@ -29,16 +30,18 @@ func Gates() []Gate {
 		{gateShutdownByPriority, "false: shutdownGracePeriodByPodPriority must be empty"},
 		{gateMemoryQoS, "false: memoryThrottlingFactor and memoryReservationPolicy must not be set"},
 		{gateWebSockets, "false: the API server converts the WebSockets of its clients to SPDY, and does not pass them on to this node"},
+		{gatePodsAPI, "false: the pods API is not served"},
 		{gateFasterRestart, "true: the back-off of a container that keeps exiting begins with a second and grows to a minute, unless crashLoopBackOff sets another limit"},
 	}
 }
 
 // WebSockets reports whether an API server may pass WebSockets on to this node, by the gate for it: that is
 // server.FeatureWebSockets of a node with a server. Default: true.
-func (c *Config) WebSockets() bool {
-	enabled, given := c.kubelet.FeatureGates[gateWebSockets]
-	return enabled || !given
-}
+func (c *Config) WebSockets() bool { return !isOff(c.kubelet.FeatureGates, gateWebSockets) }
+
+// PodsAPI reports whether the pods API is to be served, by the gate for it: that is package server/podsapi.
+// Default: true.
+func (c *Config) PodsAPI() bool { return !isOff(c.kubelet.FeatureGates, gatePodsAPI) }
 
 // withGates returns gates with others over them.
 func withGates(gates, over map[string]bool) map[string]bool {

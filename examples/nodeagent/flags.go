@@ -47,6 +47,7 @@ type flags struct {
 	reclaim                        reclaimFlags
 	kube                           kubeFlags
 	devices                        deviceFlags
+	podsAPI                        podsAPIFlags
 	csi                            csiFlags
 	plugins                        pluginFlags
 	topology                       topologyFlags
@@ -80,6 +81,7 @@ func parse(args []string, usage io.Writer) (flags, error) {
 	f.reclaim.define(fs)
 	f.kube.define(fs)
 	f.devices.define(fs)
+	f.podsAPI.define(fs)
 	f.csi.define(fs)
 	f.plugins.define(fs)
 	f.topology.define(fs)
@@ -200,6 +202,7 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	f.reclaim.check(fail)
 	f.kube.check(f.nodeName, fail)
 	f.devices.check(fail)
+	f.podsAPI.check(fail)
 	f.csi.check(f, fail)
 	f.plugins.check(f, fail)
 	f.topology.check(f.devices.pluginDir != "", fail)
