@@ -52,8 +52,8 @@ func startPodsAPI(t *testing.T, dir string, more ...string) (c api.PodsClient, s
 	}
 }
 
-// watchPods watches until the pods are known.
-func watchPods(t *testing.T, c api.PodsClient) (await func(kind api.EventType, name string, phase corev1.PodPhase) *corev1.Pod) {
+// watchPods watches once the pods are known. The result waits for an event.
+func watchPods(t *testing.T, c api.PodsClient) (await func(isWanted func(api.EventType, *corev1.Pod) bool) *corev1.Pod) {
 	t.Helper()
 	type result struct {
 		e   *api.WatchPodsEvent
@@ -68,7 +68,7 @@ func watchPods(t *testing.T, c api.PodsClient) (await func(kind api.EventType, n
 		first.e, first.err = stream.Recv()
 		return status.Code(first.err) != codes.FailedPrecondition
 	}, time.Minute, 10*time.Millisecond)
-	return func(kind api.EventType, name string, phase corev1.PodPhase) *corev1.Pod {
+	return func(isWanted func(api.EventType, *corev1.Pod) bool) *corev1.Pod {
 		t.Helper()
 		for {
 			got := first
@@ -79,7 +79,7 @@ func watchPods(t *testing.T, c api.PodsClient) (await func(kind api.EventType, n
 			require.NoError(t, got.err)
 			var pod corev1.Pod
 			require.NoError(t, pod.Unmarshal(got.e.GetPod()))
-			if got.e.GetType() == kind && pod.Name == name && pod.Status.Phase == phase {
+			if isWanted(got.e.GetType(), &pod) {
 				return &pod
 			}
 		}
@@ -100,10 +100,14 @@ func TestRun_ServesPodsAPI(t *testing.T) {
 	write("web")
 	c, stop := startPodsAPI(t, dir, "-manifests", manifests)
 	await := watchPods(t, c)
-	await(api.EventType_INITIAL_SYNC_COMPLETE, "", "")
+	await(func(kind api.EventType, _ *corev1.Pod) bool { return kind == api.EventType_INITIAL_SYNC_COMPLETE })
 	write("db")
-	await(api.EventType_ADDED, "db-n", corev1.PodPending)
-	db := await(api.EventType_MODIFIED, "db-n", corev1.PodRunning)
+	kinds := map[api.EventType]bool{}
+	db := await(func(kind api.EventType, p *corev1.Pod) bool {
+		kinds[kind] = kinds[kind] || p.Name == "db-n"
+		return p.Name == "db-n" && p.Status.Phase == corev1.PodRunning
+	})
+	require.True(t, kinds[api.EventType_ADDED])
 	got, err := c.GetPod(t.Context(), &api.GetPodRequest{PodUID: string(db.UID)})
 	require.NoError(t, err)
 	var pod corev1.Pod
@@ -112,7 +116,7 @@ func TestRun_ServesPodsAPI(t *testing.T) {
 	_, err = c.GetPod(t.Context(), &api.GetPodRequest{PodUID: "other"})
 	require.Equal(t, codes.NotFound, status.Code(err))
 	require.NoError(t, os.Remove(filepath.Join(manifests, "db.yaml")))
-	await(api.EventType_DELETED, "db-n", "")
+	await(func(kind api.EventType, p *corev1.Pod) bool { return kind == api.EventType_DELETED && p.Name == "db-n" })
 	require.Eventually(t, func() bool {
 		list, err := c.ListPods(t.Context(), &api.ListPodsRequest{})
 		return err == nil && len(list.GetPods()) == 1
