@@ -53,7 +53,7 @@ func startPodsAPI(t *testing.T, dir string, more ...string) (c api.PodsClient, s
 }
 
 // watchPods watches once the pods are known. The result waits for an event.
-func watchPods(t *testing.T, c api.PodsClient) (await func(isWanted func(api.EventType, *corev1.Pod) bool) *corev1.Pod) {
+func watchPods(t *testing.T, c api.PodsClient) (await func(matches func(api.EventType, *corev1.Pod) bool) *corev1.Pod) {
 	t.Helper()
 	type result struct {
 		e   *api.WatchPodsEvent
@@ -68,7 +68,7 @@ func watchPods(t *testing.T, c api.PodsClient) (await func(isWanted func(api.Eve
 		first.e, first.err = stream.Recv()
 		return status.Code(first.err) != codes.FailedPrecondition
 	}, time.Minute, 10*time.Millisecond)
-	return func(isWanted func(api.EventType, *corev1.Pod) bool) *corev1.Pod {
+	return func(matches func(api.EventType, *corev1.Pod) bool) *corev1.Pod {
 		t.Helper()
 		for {
 			got := first
@@ -79,7 +79,7 @@ func watchPods(t *testing.T, c api.PodsClient) (await func(isWanted func(api.Eve
 			require.NoError(t, got.err)
 			var pod corev1.Pod
 			require.NoError(t, pod.Unmarshal(got.e.GetPod()))
-			if isWanted(got.e.GetType(), &pod) {
+			if matches(got.e.GetType(), &pod) {
 				return &pod
 			}
 		}

@@ -56,7 +56,8 @@ func TestServer_EndsUnreadWatch(t *testing.T) {
 				time.Sleep(pause)
 				synctest.Wait()
 				require.Equal(t, pause < sendTimeout, len(s.watches) == 1)
-				last, n := "", 0
+				var last string
+				var n int
 				for n = 0; !strings.HasSuffix(last, "99"); n++ {
 					var e *api.WatchPodsEvent
 					if e, err = stream.Recv(); err != nil {
