@@ -1,12 +1,10 @@
 package topology
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -22,6 +20,9 @@ type CPU struct {
 	Core   int // CPUs of the same Socket and Core are threads of one core
 	Socket int
 	Node   int // NUMA node
+	// UncoreCache is the level 3 cache: CPUs of the same Socket and UncoreCache share one. It is 0 where the
+	// machine has none.
+	UncoreCache int
 }
 
 // Topology is what a node has. CPUs are sorted by ID.
@@ -32,6 +33,9 @@ type Topology struct {
 	// HugePages is what each NUMA node has in huge pages, in bytes by resource (hugepages-2Mi). Nodes and sizes without any are
 	// left out. FreeHugePages is what no process had of them when they were read; nil: not known.
 	HugePages, FreeHugePages map[int]map[corev1.ResourceName]int64
+	// Distances are how far the memory of NUMA nodes is, by the node that reads it and the one that has it, as the
+	// kernel has them: 10 is a node's own. It is nil if the machine does not tell.
+	Distances map[int]map[int]int
 }
 
 // Detect reads the topology of a Linux machine from its root directory, os.DirFS("/"): the
@@ -45,11 +49,12 @@ func Detect(root fs.FS) (Topology, error) {
 	if online.Len() == 0 {
 		return Topology{}, errors.New("detect CPUs: none is online")
 	}
-	t := Topology{Memory: map[int]int64{}}
+	t := Topology{Memory: map[int]int64{}, Distances: readDistances(root)}
 	nodes, err := readNodes(root, &t)
 	if err != nil {
 		return Topology{}, fmt.Errorf("detect NUMA nodes: %w", err)
 	}
+	caches := readUncoreCaches(root, online)
 	for _, id := range online.ids {
 		dir := "cpu/cpu" + strconv.Itoa(id) + "/topology/"
 		core, errCore := readCore(root, dir, id)
@@ -57,7 +62,7 @@ func Detect(root fs.FS) (Topology, error) {
 		if err := errors.Join(errCore, errSocket); err != nil {
 			return Topology{}, fmt.Errorf("detect CPUs: %w", err)
 		}
-		t.CPUs = append(t.CPUs, CPU{ID: id, Core: core, Socket: socket, Node: nodes[id]})
+		t.CPUs = append(t.CPUs, CPU{ID: id, Core: core, Socket: socket, Node: nodes[id], UncoreCache: caches[id]})
 	}
 	return t, nil
 }
@@ -199,79 +204,4 @@ func (t Topology) filter(keep func(CPU) bool) Set {
 		}
 	}
 	return NewSet(ids...)
-}
-
-// Pick returns n of the available CPUs that are close to each other: whole NUMA nodes and
-// sockets where n allows it, then whole cores, then threads of cores that are in part used.
-// It takes from the smallest part in which the rest fits, so that large parts stay whole. ok
-// is false if there are too few.
-func (t Topology) Pick(available Set, n int) (cpus Set, ok bool) {
-	available = available.Intersect(t.Online())
-	if n < 0 || available.Len() < n {
-		return Set{}, false
-	}
-	var picked Set
-	for _, part := range []func(CPU) [2]int{
-		func(c CPU) [2]int { return [2]int{c.Node} },
-		func(c CPU) [2]int { return [2]int{c.Socket} },
-	} {
-		groups := t.groups(available.Minus(picked), part)
-		// The smallest one that has the rest.
-		if i := slices.IndexFunc(groups, func(g group) bool { return g.free.Len() >= n-picked.Len() }); i >= 0 {
-			return picked.Union(t.pickThreads(groups[i].free, n-picked.Len())), true
-		}
-		// No one has: whole ones, largest first.
-		slices.SortStableFunc(groups, func(a, b group) int { return cmp.Compare(b.free.Len(), a.free.Len()) })
-		for _, g := range groups {
-			if g.allFree && g.free.Len() <= n-picked.Len() {
-				picked = picked.Union(g.free)
-			}
-		}
-	}
-	return picked.Union(t.pickThreads(available.Minus(picked), n-picked.Len())), true
-}
-
-// pickThreads returns n of the free CPUs: whole cores first, of which as few as possible are
-// split. There are at least n.
-func (t Topology) pickThreads(free Set, n int) Set {
-	cores := t.groups(free, func(c CPU) [2]int { return [2]int{c.Socket, c.Core} })
-	var picked Set
-	for _, g := range cores {
-		if g.allFree && g.free.Len() <= n-picked.Len() {
-			picked = picked.Union(g.free)
-		}
-	}
-	// The rest are threads: of cores in part used before, which are the smaller groups.
-	for _, g := range cores {
-		rest := g.free.Minus(picked).ids
-		picked = picked.Union(NewSet(rest[:min(len(rest), n-picked.Len())]...))
-	}
-	return picked
-}
-
-// group is a part of the machine.
-type group struct {
-	free    Set
-	allFree bool // all of its CPUs are free
-}
-
-// groups returns the parts that have free CPUs, those with few first, then those with low
-// numbers.
-func (t Topology) groups(free Set, part func(CPU) [2]int) []group {
-	all, have := map[[2]int][]int{}, map[[2]int][]int{}
-	for _, c := range t.CPUs {
-		key := part(c)
-		all[key] = append(all[key], c.ID)
-		if free.Contains(c.ID) {
-			have[key] = append(have[key], c.ID)
-		}
-	}
-	var out []group
-	for key, ids := range have {
-		out = append(out, group{NewSet(ids...), len(ids) == len(all[key])})
-	}
-	slices.SortFunc(out, func(a, b group) int {
-		return cmp.Or(cmp.Compare(a.free.Len(), b.free.Len()), cmp.Compare(a.free.ids[0], b.free.ids[0]))
-	})
-	return out
 }
