@@ -10,7 +10,7 @@ import (
 
 // available is what one container of a pod can get. It is valid while m.mu is locked.
 type available struct {
-	cpus  topology.Set // all of them
+	cpus  topology.Set // all of them, as far as they are usable
 	own   topology.Set // those that it has, or that are reserved for it
 	ended topology.Set // those of init containers that have ended
 
@@ -25,9 +25,15 @@ func (m *Manager) availableTo(pod *corev1.Pod, container *corev1.Container) avai
 	own := m.pods[pod.UID][container.Name].all().Minus(m.cfg.Reserved)
 	ended := m.reusable(pod, container.Name)
 	return available{
-		cpus: m.free().Union(own).Union(ended), own: own, ended: ended,
+		cpus: m.usable(m.free().Union(own).Union(ended)), own: own, ended: ended,
 		m: m, pod: pod.UID, container: container.Name, lifetime: lifetimeOf(pod, container),
 	}
+}
+
+// keeps returns the n CPUs that the container has, if they are in these: what it has stays, whatever the options were.
+func (av available) keeps(n int, in topology.Set) (topology.Set, bool) {
+	own := av.own.Intersect(av.m.topology.Online())
+	return own, n > 0 && own.Len() == n && own.IsSubset(in)
 }
 
 // lifetime says in which steps of its pod a container runs. There is one for each init container,

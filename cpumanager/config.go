@@ -32,6 +32,7 @@ type Config struct {
 	// of Run, because CPUs come and go. Required; usually topology.Detect.
 	Topology func() (topology.Topology, error)
 	Reserved topology.Set // for the system and shared containers, never exclusive. Required
+	Options  Options      // default: none
 	// MemoryAffinity keeps the memory of a container with exclusive CPUs in their NUMA
 	// nodes, with its huge pages, as far as the requests of all such containers fit there. Huge pages
 	// that others have taken, by Topology.FreeHugePages, do not count for a new container.
@@ -101,6 +102,9 @@ func (cfg *Config) complete() error {
 	}
 	if cfg.Reserved.Len() == 0 {
 		errs = append(errs, errors.New("cpumanager: Config.Reserved: at least one CPU is required, on which the system and other containers run"))
+	}
+	if err := cfg.Options.Check(); err != nil {
+		errs = append(errs, fmt.Errorf("cpumanager: Config.Options: %w", err))
 	}
 	if !filepath.IsAbs(cfg.StateFile) {
 		errs = append(errs, fmt.Errorf("cpumanager: Config.StateFile: %q must be an absolute path", cfg.StateFile))

@@ -1,7 +1,7 @@
 // Package cpumanager gives containers CPUs of their own: what the kubelet's CPU manager does
 // with its static policy. A container of a Guaranteed pod that requests whole CPUs gets as
 // many that no other container uses. All others share the rest, among them the reserved
-// CPUs, which are never exclusive.
+// CPUs, which are never exclusive. Options change which CPUs these are.
 //
 // With Config.MemoryAffinity the memory and huge pages of such a container are of the NUMA nodes of its
 // CPUs, where they suffice. Config.ReservedMemory is what no container gets there.

@@ -28,15 +28,34 @@ func (m *Manager) Hints(pod *corev1.Pod, container *corev1.Container) [][]topolo
 	if nodes := m.topology.NodesOf(a.effective().CPUs); available.fits(nodes, n, requests) {
 		return [][]topology.Hint{{{Nodes: nodes, Preferred: true}}}
 	}
-	allocatable, lent := m.topology.Online().Minus(m.cfg.Reserved), available.ended.Intersect(m.topology.Online())
+	if !m.isAligned(n) {
+		return nil // Reserve says why it is rejected
+	}
+	lent := available.ended.Intersect(m.topology.Online())
+	allocatableIn, lentIn, availableIn := m.counter(m.allocatable()), m.counter(lent), m.counter(available.cpus)
 	hints := [][]topology.Hint{topology.MakeHints(m.topology.Nodes(), int64(n), func(nodes topology.Set) (int64, int64) {
-		cpus := m.topology.CPUsOf(nodes)
-		if cpus.Intersect(lent).Len() < min(n, lent.Len()) { // with others the pod would have more than it was scheduled with
-			return int64(cpus.Intersect(allocatable).Len()), 0
+		if lentIn(nodes) < int64(min(n, lent.Len())) { // with others the pod would have more than it was scheduled with
+			return allocatableIn(nodes), 0
 		}
-		return int64(cpus.Intersect(allocatable).Len()), int64(cpus.Intersect(available.cpus).Len())
+		return allocatableIn(nodes), availableIn(nodes)
 	})}
 	return append(hints, m.memoryHints(requests, available.memory)...)
+}
+
+// counter returns what counts how many of the CPUs are in NUMA nodes: there may be many sets of nodes. m.mu is locked.
+func (m *Manager) counter(cpus topology.Set) func(nodes topology.Set) int64 {
+	in := map[int]int64{}
+	for _, c := range m.topology.CPUs {
+		if cpus.Contains(c.ID) {
+			in[c.Node]++
+		}
+	}
+	return func(nodes topology.Set) (n int64) {
+		for _, node := range nodes.IDs() {
+			n += in[node]
+		}
+		return n
+	}
 }
 
 // ready reports whether CPUs can be set aside already. Without it a container gets its CPUs
@@ -70,7 +89,7 @@ func (m *Manager) requested(pod *corev1.Pod, container *corev1.Container, n int,
 	}
 	r := Request{UID: pod.UID, Container: container.Name, CPUs: n, Err: err}
 	if m.cfg.MemoryAffinity {
-		r.Memory = confinedRequest(container)
+		r.Memory = memoryRequest(container)
 	}
 	m.mu.Lock()
 	r.IsConfined = m.pods[pod.UID][container.Name].MemoryNodes.Len() > 0

@@ -236,63 +236,6 @@ func (m *Manager) isRestored() bool {
 	}
 }
 
-// reserve sets n CPUs and its memory aside for a container that has others, from these NUMA nodes
-// if possible. m.mu is locked.
-func (m *Manager) reserve(pod *corev1.Pod, container *corev1.Container, n int, nodes topology.Set) error {
-	current, ok := m.current(pod, container, n)
-	if ok && m.suffices(current, n, container) {
-		return nil
-	}
-	a := assignment{reserved: true}
-	switch {
-	case ok && !current.reserved:
-		a.previous = &current
-	case current.previous != nil:
-		a.previous = current.previous
-	}
-	available := m.availableTo(pod, container)
-	own, free := available.own, available.cpus
-	reusable := own.Union(available.ended)
-	near := m.topology.CPUsOf(nodes)
-	// First its own ones, and those of init containers that have ended, so that the others
-	// stay free.
-	preferred := free.Intersect(near)
-	for _, from := range []struct{ all, rest topology.Set }{
-		{rest: own.Intersect(near)},
-		{rest: reusable.Intersect(near)},
-		{rest: preferred},
-		{all: preferred, rest: free.Minus(preferred)}, // too few: all of them, and others
-	} {
-		if a.CPUs, ok = m.topology.Pick(from.rest, n-from.all.Len()); !ok {
-			continue
-		}
-		a.CPUs = a.CPUs.Union(from.all)
-		m.pinMemory(pod, container, &a)
-		if m.pods[pod.UID] == nil {
-			m.pods[pod.UID] = podState{}
-		}
-		m.pods[pod.UID][container.Name] = a
-		return nil
-	}
-	return fmt.Errorf("%w: requested=%d, available=%d", ErrNotEnough, n, free.Intersect(m.topology.Online()).Len())
-}
-
-// current returns the assignment of a container, without a resize that was taken back. m.mu is
-// locked.
-func (m *Manager) current(pod *corev1.Pod, container *corev1.Container, n int) (assignment, bool) {
-	a, ok := m.pods[pod.UID][container.Name]
-	if a.previous != nil && m.suffices(*a.previous, n, container) {
-		a = *a.previous
-		m.pods[pod.UID][container.Name] = a
-	}
-	return a, ok
-}
-
-// suffices reports whether an assignment is what the container requests. m.mu is locked.
-func (m *Manager) suffices(a assignment, n int, container *corev1.Container) bool {
-	return m.isFor(a, n) && m.confines(a, container)
-}
-
 // exclusive returns the CPUs that any container has for itself. m.mu is locked.
 func (m *Manager) exclusive() topology.Set {
 	var cpus topology.Set
@@ -313,8 +256,12 @@ func (m *Manager) free() topology.Set {
 // locked.
 func (m *Manager) shared() topology.Set {
 	online := m.topology.Online()
-	if cpus := online.Minus(m.exclusive()); cpus.Len() > 0 {
+	left := online.Minus(m.exclusive())
+	if cpus := left.Minus(m.cfg.Reserved); cpus.Len() > 0 && m.cfg.Options.StrictCPUReservation {
 		return cpus
+	}
+	if left.Len() > 0 {
+		return left
 	}
 	if cpus := online.Intersect(m.cfg.Reserved); cpus.Len() > 0 {
 		return cpus // they became reserved while a container had them

@@ -104,7 +104,11 @@ func (m *Manager) memoryHints(requests amounts, count func(name corev1.ResourceN
 
 // fits reports whether these NUMA nodes have n CPUs, and the memory if that counts.
 func (av available) fits(nodes topology.Set, n int, requests amounts) bool {
-	return av.cpus.Intersect(av.m.topology.CPUsOf(nodes)).Len() >= n && (!av.m.cfg.MemoryAffinity || av.fitsMemory(nodes, requests))
+	cpus := av.m.topology.CPUsOf(nodes)
+	if _, ok := av.keeps(n, cpus); !ok && av.cpus.Intersect(cpus).Len() < n {
+		return false
+	}
+	return !av.m.cfg.MemoryAffinity || av.fitsMemory(nodes, requests)
 }
 
 // fitsMemory reports whether the container has the memory of these NUMA nodes, or can get it.
@@ -163,7 +167,7 @@ func (av available) memory(name corev1.ResourceName, nodes topology.Set) (all, f
 // to. m.mu is locked.
 func (m *Manager) memoryBeside(uid types.UID, name corev1.ResourceName, nodes topology.Set) (all, free int64) {
 	for _, node := range nodes.IDs() {
-		all += m.allocatable(name, node)
+		all += m.allocatableMemory(name, node)
 	}
 	free = all
 	for other, p := range m.pods {
@@ -174,8 +178,8 @@ func (m *Manager) memoryBeside(uid types.UID, name corev1.ResourceName, nodes to
 	return all, free
 }
 
-// allocatable returns the bytes of a NUMA node that containers can be confined to. m.mu is locked.
-func (m *Manager) allocatable(name corev1.ResourceName, node int) int64 {
+// allocatableMemory returns the bytes of a NUMA node that containers can be confined to. m.mu is locked.
+func (m *Manager) allocatableMemory(name corev1.ResourceName, node int) int64 {
 	return max(memoryOf(m.topology, name, node)-m.reserved[node][name], 0)
 }
 

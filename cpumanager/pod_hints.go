@@ -21,16 +21,16 @@ func (m *Manager) PodHints(pod *corev1.Pod) [][]topology.Hint {
 	if complete {
 		return [][]topology.Hint{{{Nodes: m.topology.NodesOf(own), Preferred: true}}}
 	}
-	allocatable := m.topology.Online().Minus(m.cfg.Reserved)
-	own = own.Intersect(allocatable)
-	free := m.free().Union(own)
+	if !m.canAlign(pod) {
+		return nil // Reserve says why it is rejected
+	}
+	own = own.Intersect(m.topology.Online()).Minus(m.cfg.Reserved)
+	allocatableIn, ownIn, freeIn := m.counter(m.allocatable()), m.counter(own), m.counter(m.usable(m.free().Union(own)).Union(own))
 	hints := [][]topology.Hint{topology.MakeHints(m.topology.Nodes(), n, func(nodes topology.Set) (int64, int64) {
-		cpus := m.topology.CPUsOf(nodes)
-		all := int64(cpus.Intersect(allocatable).Len())
-		if int64(cpus.Intersect(own).Len()) < min(n, int64(own.Len())) { // its other containers stay where they are
-			return all, 0
+		if ownIn(nodes) < min(n, int64(own.Len())) { // its other containers stay where they are
+			return allocatableIn(nodes), 0
 		}
-		return all, int64(cpus.Intersect(free).Len())
+		return allocatableIn(nodes), freeIn(nodes)
 	})}
 	return append(hints, m.memoryHints(podMemoryRequests(pod), func(name corev1.ResourceName, nodes topology.Set) (all, free int64) {
 		return m.memoryBeside(pod.UID, name, nodes)
@@ -51,4 +51,15 @@ func (m *Manager) cpusOf(pod *corev1.Pod) (cpus topology.Set, complete bool) {
 		complete = complete && ok && m.isFor(a, n) && m.missingMemory(a, c) <= 0
 	}
 	return cpus, complete
+}
+
+// canAlign reports whether each container of a pod can have whole cores, if these are required, or has its CPUs. m.mu is locked.
+func (m *Manager) canAlign(pod *corev1.Pod) bool {
+	for c := range podspec.Containers(pod) {
+		n := ExclusiveCPUs(pod, c)
+		if a, ok := m.pods[pod.UID][c.Name]; !m.isAligned(n) && !(ok && m.isFor(a, n)) {
+			return false
+		}
+	}
+	return true
 }

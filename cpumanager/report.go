@@ -32,11 +32,11 @@ func (m *Manager) reported(uid types.UID, container string) assignment {
 	return m.pods[uid][container].effective()
 }
 
-// AllocatableCPUs returns the CPUs that can be exclusive.
+// AllocatableCPUs returns the CPUs that can be exclusive. With Options.FullPCPUsOnly these are whole cores.
 func (m *Manager) AllocatableCPUs() topology.Set {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.topology.Online().Minus(m.cfg.Reserved)
+	return m.allocatable()
 }
 
 // HugePages returns how many bytes of huge pages of each size are set aside for a container, on the NUMA nodes that
@@ -55,7 +55,7 @@ func (m *Manager) AllocatableMemory() map[int]int64 {
 	defer m.mu.Unlock()
 	out := map[int]int64{}
 	for node := range m.topology.Memory {
-		out[node] = m.allocatable(corev1.ResourceMemory, node)
+		out[node] = m.allocatableMemory(corev1.ResourceMemory, node)
 	}
 	return out
 }
@@ -71,7 +71,7 @@ func (m *Manager) AllocatableHugePages() map[int]map[corev1.ResourceName]int64 {
 	for node, pages := range m.topology.HugePages {
 		out[node] = map[corev1.ResourceName]int64{}
 		for name := range pages {
-			out[node][name] = m.allocatable(name, node)
+			out[node][name] = m.allocatableMemory(name, node)
 		}
 	}
 	return out

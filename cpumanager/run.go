@@ -26,6 +26,8 @@ type Runner struct {
 	updater runtime.CpusetUpdater
 	pods    func() []runtime.Pod
 	sent    map[string]runtime.Cpuset // by container id: the last update
+	// onReserved says that it was logged that containers share reserved CPUs.
+	onReserved bool
 }
 
 // Runner returns what keeps running containers on their CPUs; there must be just one. pods
@@ -58,6 +60,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			next = min(next, retryDelay)
 		} else {
 			r.update(ctx)
+			r.warnReserved()
 		}
 		timer.Reset(next)
 	}
@@ -196,6 +199,17 @@ func (r *Runner) update(ctx context.Context) {
 		if r.m.cfg.Hooks.Updated != nil {
 			r.m.cfg.Hooks.Updated(mv.uid, mv.id, mv.set, err)
 		}
+	}
+}
+
+// warnReserved logs once if no CPUs are left for containers that share, but the reserved ones.
+func (r *Runner) warnReserved() {
+	r.m.mu.Lock()
+	reserved := r.m.shared().Intersect(r.m.cfg.Reserved)
+	r.m.mu.Unlock()
+	was := r.onReserved
+	if r.onReserved = r.m.cfg.Options.StrictCPUReservation && reserved.Len() > 0; r.onReserved && !was {
+		r.m.cfg.Logger.Warn("containers share reserved cpus, as all others are exclusive", slog.String("cpus", reserved.String()))
 	}
 }
 

@@ -13,6 +13,8 @@ type AdmitResult struct {
 	// Insufficient contains the insufficient resources, in no order. It is empty for
 	// rejections with other reasons.
 	Insufficient []InsufficientResource
+	// CanNeverFit says of a rejection that the node will not take the pod without other pods either.
+	CanNeverFit bool
 }
 
 // InsufficientResource is a resource that a pod requests more of than is free.
@@ -27,8 +29,8 @@ type InsufficientResource struct {
 // pods, so that it does not fit even alone.
 func (r InsufficientResource) ExceedsCapacity() bool { return r.Requested.Cmp(r.Capacity) > 0 }
 
-// Infeasible reports whether the pod requests more of a resource than the node has, so
-// that it does not fit even without other pods. It is the condition for the reason
+// Infeasible reports whether the pod requests more of a resource than the node has, or can
+// never fit for another reason, so that it does not fit even without other pods. It is the condition for the reason
 // Infeasible of a resize (KEP-1287).
 func (v AdmitResult) Infeasible() bool {
 	for _, r := range v.Insufficient {
@@ -36,7 +38,7 @@ func (v AdmitResult) Infeasible() bool {
 			return true
 		}
 	}
-	return false
+	return v.CanNeverFit
 }
 
 // Admitted returns the result that admits a pod.
