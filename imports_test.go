@@ -18,7 +18,7 @@ const module = "github.com/sublet-dev/agent"
 // RATIONALE.md. Only the root and the examples know all.
 var allowedImports = map[string][]string{
 	"podspec":                    {},
-	"kubeletconfig":              {"cgroup", "eviction", "imagegc", "logrotate", "node", "nodeshutdown", "podspec", "podsync", "podworkers", "runtime", "runtime/cri", "topology"},
+	"kubeletconfig":              {"cgroup", "cpumanager", "eviction", "imagegc", "logrotate", "node", "nodeshutdown", "podspec", "podsync", "podworkers", "runtime", "runtime/cri", "topology"},
 	"runtime":                    {"internal/capability", "internal/monotonic", "podspec"},
 	"runtime/cri":                {"internal/bootid", "internal/crilog", "internal/hugepages", "internal/podnet", "internal/safe", "podspec", "runtime", "runtime/cri/internal/images", "runtime/cri/internal/translate"},
 	"runtime/provider":           {"internal/safe", "podspec", "podstream", "runtime", "runtime/internal/cristream"},

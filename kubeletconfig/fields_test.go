@@ -93,7 +93,7 @@ func TestValidate_UnsupportedFields(t *testing.T) {
 			switch f.Path {
 			case "authentication.anonymous.enabled", "runOnce":
 				value = "true"
-			case "cpuManagerPolicyOptions", "topologyManagerPolicyOptions", "qosReserved", "defaultPodSysctls":
+			case "qosReserved", "defaultPodSysctls":
 				value = `{"a":"b"}`
 			}
 		}

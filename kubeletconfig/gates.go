@@ -29,6 +29,7 @@ func Gates() []Gate {
 		{gateShutdown, "false: pods are not terminated when the machine shuts down, and shutdownGracePeriod must be 0"},
 		{gateShutdownByPriority, "false: shutdownGracePeriodByPodPriority must be empty"},
 		{gateMemoryQoS, "false: memoryThrottlingFactor and memoryReservationPolicy must not be set"},
+		{gateCPUBetaOptions, "false: cpuManagerPolicyOptions must not have distribute-cpus-across-numa"},
 		{gateWebSockets, "false: the API server converts the WebSockets of its clients to SPDY, and does not pass them on to this node"},
 		{gatePodsAPI, "false: the pods API is not served"},
 		{gateFasterRestart, "true: the back-off of a container that keeps exiting begins with a second and grows to a minute, unless crashLoopBackOff sets another limit"},

@@ -114,14 +114,14 @@ func resourceFields() []Field {
 func managerFields() []Field {
 	return []Field{
 		honoured("cpuManagerPolicy", "cpu-manager-policy", "none", "none, or static: containers of Guaranteed pods that request whole CPUs have these for themselves"),
-		unsupported("cpuManagerPolicyOptions", "cpu-manager-policy-options", "", "the static policy takes CPUs that are close to each other, and whole cores first; remove it"),
+		honoured("cpuManagerPolicyOptions", "cpu-manager-policy-options", "", "options of the static policy, option=true,…: full-pcpus-only, strict-cpu-reservation, distribute-cpus-across-numa, prefer-align-cpus-by-uncorecache; those that are alpha in Kubernetes are errors"),
 		honoured("cpuManagerReconcilePeriod", "cpu-manager-reconcile-period", "10s", "how often the CPUs of running containers are compared with their assignments"),
 		honoured("reservedSystemCPUs", "reserved-cpus", "", "CPUs for the system and for containers that share, such as 0-1; default with cpuManagerPolicy static: as many as kubeReserved and systemReserved have, rounded up"),
 		honoured("memoryManagerPolicy", "memory-manager-policy", "None", "None, or Static: containers with CPUs for themselves have memory and huge pages of the same NUMA nodes, as far as these suffice"),
 		honoured("reservedMemory", "reserved-memory", "", "memory and huge pages of NUMA nodes that memoryManagerPolicy Static gives no container: 0:memory=1Gi,hugepages-2Mi=64Mi;1:memory=1Gi. The memory of all nodes is as much as kubeReserved, systemReserved and the hard threshold of memory.available"),
 		honoured("topologyManagerPolicy", "topology-manager-policy", "none", "where CPUs, memory and devices of a container come from: none, best-effort, restricted or single-numa-node"),
 		honoured("topologyManagerScope", "topology-manager-scope", "container", "what is to be close to each other: the resources of each container, or with pod those of all containers of a pod"),
-		unsupported("topologyManagerPolicyOptions", "topology-manager-policy-options", "", "remove it"),
+		honoured("topologyManagerPolicyOptions", "topology-manager-policy-options", "", "options of topologyManagerPolicy, option=value,…: prefer-closest-numa-nodes, max-allowable-numa-nodes, of which at most 16 can be combined"),
 		unsupported("qosReserved", "qos-reserved", "", "memory of QoS classes is not reserved; remove it"),
 		unsupported("userNamespaces.idsPerPod", "", "", "each pod has 65536 ids", "65536"),
 	}

@@ -29,6 +29,7 @@ func (c *Config) Validate() error {
 	v.allocatable()
 	v.names()
 	v.managers()
+	v.policyOptions(c)
 	v.shutdown()
 	v.memory()
 	v.reservedMemory()

@@ -53,8 +53,13 @@ func (f *flags) cpus(machine topology.Topology, log *slog.Logger) (*cpumanager.M
 	if err != nil {
 		return nil, err
 	}
+	options, err := f.config.effective.CPUManagerOptions()
+	if err != nil {
+		return nil, err
+	}
 	cpus, err := cpumanager.New(cpumanager.Config{
-		Topology: detectTopology, Reserved: reserved, MemoryAffinity: f.topology.memoryPolicy == memoryStatic, ReservedMemory: f.config.effective.ReservedMemory(),
+		Topology: detectTopology, Reserved: reserved, Options: options,
+		MemoryAffinity: f.topology.memoryPolicy == memoryStatic, ReservedMemory: f.config.effective.ReservedMemory(),
 		StateFile: filepath.Join(f.rootDir, "cpus.json"), Period: f.config.effective.Kubelet().CPUManagerReconcilePeriod.Duration,
 		Hooks: f.metrics.all.CPUManager(), Logger: log,
 	})
@@ -102,8 +107,13 @@ func (f *flags) resourceOptions(plugins pluginDirs, log *slog.Logger) ([]agent.O
 	if machine.Nodes().Len() == 0 {
 		return opts, nil // this machine does not tell
 	}
+	options, err := f.config.effective.TopologyManagerOptions()
+	if err != nil {
+		return nil, err
+	}
 	admitter, err := topology.New(topology.Config{
-		Policy: topology.Policy(f.topology.topologyPolicy), Scope: topology.Scope(f.topology.topologyScope), Nodes: machine.Nodes(), Providers: providers, Hooks: m.Topology(), Logger: log,
+		Policy: topology.Policy(f.topology.topologyPolicy), Scope: topology.Scope(f.topology.topologyScope), Options: options,
+		Nodes: machine.Nodes(), Distances: machine.Distances, Providers: providers, Hooks: m.Topology(), Logger: log,
 	})
 	if err != nil {
 		return nil, err

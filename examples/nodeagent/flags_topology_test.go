@@ -23,12 +23,16 @@ func TestParse_TopologyFlags(t *testing.T) {
 		{[]string{"-topology-manager-policy=restricted"}, "-topology-manager-policy restricted needs -cpu-manager-policy static or -device-plugin-dir"},
 		{[]string{"-reserved-memory=memory=1Gi"}, `-reserved-memory: "memory=1Gi" must be the number of a NUMA node`},
 		{[]string{"-reserved-memory=0:cpu=1"}, `reservedMemory: NUMA node 0: "cpu" must be memory, or hugepages-<size> (reservedMemory is -reserved-memory)`},
+		{[]string{"-cpu-manager-policy-options=full-pcpus-only=true"}, "cpuManagerPolicyOptions: need cpuManagerPolicy static; remove them, or set that (cpuManagerPolicy is -cpu-manager-policy, cpuManagerPolicyOptions is -cpu-manager-policy-options)"},
+		{[]string{"-cpu-manager-policy=static", "-reserved-cpus=0", "-cpu-manager-policy-options=align-by-socket=true"}, "align-by-socket is not supported: it is alpha in Kubernetes"},
+		{[]string{"-topology-manager-policy-options=max-allowable-numa-nodes=2"}, "max-allowable-numa-nodes: 2 must be at least 8 (topologyManagerPolicyOptions is -topology-manager-policy-options)"},
 	} {
 		_, err := parse(append([]string{"-manifests", "/m"}, tt.args...), &bytes.Buffer{})
 		require.ErrorContains(t, err, tt.want)
 	}
 	_, err := parse([]string{
 		"-manifests", "/m", "-cpu-manager-policy=static", "-reserved-cpus=0", "-memory-manager-policy=Static", "-topology-manager-policy=single-numa-node",
+		"-cpu-manager-policy-options=full-pcpus-only=true", "--cpu-manager-policy-options=strict-cpu-reservation=true", "--topology-manager-policy-options=prefer-closest-numa-nodes=false",
 	}, &bytes.Buffer{})
 	require.NoError(t, err)
 	_, err = parse([]string{"-manifests", "/m", "-cpu-manager-policy=static", "-kube-reserved=cpu=500m"}, &bytes.Buffer{})

@@ -58,7 +58,6 @@ func unsupportedFlags() map[string]string {
 		"node-status-max-images cloud-provider pod-cidr": "remove it; the agent behaves as a kubelet without it",
 		"address port read-only-port healthz-port healthz-bind-address enable-server!": useListen,
 		"anonymous-auth! authorization-mode authentication-token-webhook!":             useAuth,
-		"cpu-manager-policy-options topology-manager-policy-options":                   "remove it; CPUs are assigned as by a kubelet without it",
 		"event-qps event-burst": noEvents,
 		"fail-swap-on!":         "remove it; the agent starts on a node with swap",
 		"system-cgroups kube-reserved-cgroup system-reserved-cgroup runtime-cgroups kubelet-cgroups": "remove it; only the cgroups of pods are changed",
@@ -74,8 +73,9 @@ func unsupportedFlags() map[string]string {
 func fieldFlags() []string {
 	return []string{
 		"authentication-token-webhook-cache-ttl", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl",
-		"cgroups-per-qos", "cpu-manager-reconcile-period", "enable-debugging-handlers", "enforce-node-allocatable", "feature-gates", "kube-api-burst", "kube-api-qps",
+		"cgroups-per-qos", "cpu-manager-policy-options", "cpu-manager-reconcile-period", "enable-debugging-handlers", "enforce-node-allocatable", "feature-gates", "kube-api-burst", "kube-api-qps",
 		"provider-id", "reserved-memory", "runtime-request-timeout", "serialize-image-pulls", "streaming-connection-idle-timeout", "tls-cipher-suites", "tls-min-version",
+		"topology-manager-policy-options",
 	}
 }
 

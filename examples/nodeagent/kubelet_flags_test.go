@@ -49,7 +49,7 @@ func TestParse_AcceptsNamesOfTheKubelet(t *testing.T) {
 func TestParse_ExplainsUnsupportedFlagsOfTheKubelet(t *testing.T) {
 	for _, arg := range []string{
 		"--address=0.0.0.0", "--read-only-port=0", "--fail-swap-on", "--node-status-update-frequency=1s",
-		"--event-qps=1", "--cpu-manager-policy-options=x=y", "--rotate-certificates", "--max-open-files=9", "--lock-file=/l", "--contention-profiling",
+		"--event-qps=1", "--rotate-certificates", "--max-open-files=9", "--lock-file=/l", "--contention-profiling",
 		"--hairpin-mode=none", "--enable-controller-attach-detach", "--fail-cgroupv1=false", "--runonce",
 	} {
 		_, err := parse([]string{"-manifests", "/m", arg}, io.Discard)
