@@ -37,7 +37,7 @@ func (o Options) Check() error {
 
 // Preferences returns how CPUs are picked.
 func (o Options) Preferences() topology.Preferences {
-	return topology.Preferences{WholeCores: o.FullPCPUsOnly, AlignByUncoreCache: o.PreferAlignCPUsByUncoreCache, DistributeAcrossNodes: o.DistributeCPUsAcrossNUMA}
+	return topology.Preferences{FullCores: o.FullPCPUsOnly, AlignByUncoreCache: o.PreferAlignCPUsByUncoreCache, DistributeAcrossNodes: o.DistributeCPUsAcrossNUMA}
 }
 
 // ReasonSMTAlignment is the reason of pods that are rejected because of Options.FullPCPUsOnly, as in the kubelet.
@@ -83,7 +83,7 @@ func (m *Manager) usable(cpus topology.Set) topology.Set {
 	if !m.cfg.Options.FullPCPUsOnly {
 		return cpus
 	}
-	return m.topology.WholeCores(cpus)
+	return m.topology.FullCores(cpus)
 }
 
 // allocatable returns the CPUs that can be exclusive. m.mu is locked.

@@ -17,17 +17,17 @@ import (
 
 // node is a machine on which pods come, are resized and go, and the agent is started again with other options.
 type node struct {
-	t       *testing.T
-	random  *rand.Rand
-	machine *machine
-	file    string
-	cfg     cpumanager.Config
-	m       *cpumanager.Manager
-	admit   *topology.Manager
-	pods    map[types.UID]*corev1.Pod
-	has     map[types.UID]topology.Set
-	whole   map[types.UID]bool // it got its CPUs while whole cores were required
-	next    int
+	t         *testing.T
+	random    *rand.Rand
+	machine   *machine
+	file      string
+	cfg       cpumanager.Config
+	m         *cpumanager.Manager
+	admit     *topology.Manager
+	pods      map[types.UID]*corev1.Pod
+	has       map[types.UID]topology.Set
+	fullCores map[types.UID]bool // it got its CPUs while whole cores were required
+	next      int
 }
 
 func (n *node) restart() {
@@ -61,7 +61,7 @@ func (n *node) add() {
 	}
 	_, err := n.m.Inject(n.t.Context(), p, &p.Spec.Containers[0], false)
 	require.NoError(n.t, err)
-	n.pods[p.UID], n.has[p.UID], n.whole[p.UID] = p, n.m.CPUs(p.UID, "c"), n.cfg.Options.FullPCPUsOnly
+	n.pods[p.UID], n.has[p.UID], n.fullCores[p.UID] = p, n.m.CPUs(p.UID, "c"), n.cfg.Options.FullPCPUsOnly
 	require.Equal(n.t, p.Spec.Containers[0].Resources.Requests.Cpu().Value(), int64(n.has[p.UID].Len()))
 }
 
@@ -75,7 +75,7 @@ func (n *node) resize(uid types.UID) {
 	_, err := n.m.Inject(n.t.Context(), p, &p.Spec.Containers[0], true)
 	require.NoError(n.t, err)
 	if has := n.m.CPUs(uid, "c"); !has.Equal(n.has[uid]) {
-		n.pods[uid], n.has[uid], n.whole[uid] = p, has, n.cfg.Options.FullPCPUsOnly
+		n.pods[uid], n.has[uid], n.fullCores[uid] = p, has, n.cfg.Options.FullPCPUsOnly
 	}
 }
 
@@ -88,8 +88,8 @@ func (n *node) check() {
 		require.Zero(n.t, got.Intersect(used).Len(), "a CPU of two pods")
 		require.Zero(n.t, got.Intersect(n.cfg.Reserved).Len(), "a reserved CPU")
 		used = used.Union(got)
-		if n.whole[uid] {
-			require.Equal(n.t, got.String(), n.machine.t.WholeCores(got).String(), "part of a core")
+		if n.fullCores[uid] {
+			require.Equal(n.t, got.String(), n.machine.t.FullCores(got).String(), "part of a core")
 		}
 	}
 	s, err := topology.ParseSet(inject(n.t, n.m, shares("s")))
@@ -101,12 +101,13 @@ func (n *node) check() {
 	}
 }
 
-func TestManager_OptionsHoldAtAnyTime(t *testing.T) {
+// Whatever comes and goes, and however options change, no promise is broken. // CU-1, CU-2, CU-3
+func TestManager_KeepsPromisesOfOptions(t *testing.T) {
 	for seed := range uint64(12) {
 		random := rand.New(rand.NewPCG(seed, 9))
 		n := &node{
 			t: t, random: random, machine: newSMT(1+random.IntN(3), 1+random.IntN(2), 2+random.IntN(3)), file: restoredFile(t),
-			pods: map[types.UID]*corev1.Pod{}, has: map[types.UID]topology.Set{}, whole: map[types.UID]bool{},
+			pods: map[types.UID]*corev1.Pod{}, has: map[types.UID]topology.Set{}, fullCores: map[types.UID]bool{},
 		}
 		n.cfg.Reserved = topology.NewSet(0, random.IntN(4))
 		n.restart()

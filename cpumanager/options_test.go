@@ -112,7 +112,7 @@ func TestManager_Options(t *testing.T) {
 	}
 }
 
-// Only a request that can never be one of whole cores is infeasible, and a container without admission gets the error.
+// Only a request that can never be one of whole cores is infeasible, and a container without admission gets the error. // CU-2
 func TestManager_SMTAlignmentError(t *testing.T) {
 	machine := newSMT(1, 1, 4)
 	m := newManager(t, machine, restoredFile(t), withOptions(cpumanager.Options{FullPCPUsOnly: true}))
@@ -151,7 +151,24 @@ func TestManager_FullPCPUsOnlyInPodScope(t *testing.T) {
 	}
 	odd := pod("odd", container("a", "2"), container("b", "1"))
 	require.Equal(t, cpumanager.ReasonSMTAlignment, admitter.Admit(odd, []*corev1.Pod{p}).Reason, "3 would fit in node 0")
+	odd = pod("odd", container("a", "4"), container("b", "3"))
+	require.Equal(t, cpumanager.ReasonSMTAlignment, admitter.Admit(odd, []*corev1.Pod{p}).Reason, "although there is no room either")
 	require.Equal(t, topology.ReasonAffinity, admitter.Admit(pod("large", container("a", "8")), []*corev1.Pod{p}).Reason)
+}
+
+// Hints count full cores, and a container that has parts of cores stays where it is.
+func TestManager_HintsForFullPCPUs(t *testing.T) {
+	file := stateFile(t)
+	require.NoError(t, os.WriteFile(file, []byte(`{"version":1,"pods":{"p":{"c":{"cpus":"1-2","memoryNodes":"0","memory":1073741824}},"q":{"c":{"cpus":"0,3,8"}}}}`), 0o600))
+	m := newManager(t, newSMT(2, 1, 4), file, withOptions(cpumanager.Options{FullPCPUsOnly: true}), withMemory, reserving(9, 10))
+	other := pod("other", container("c", "2"))
+	want := sets([]int{1}, []int{0, 1}) // of node 0 only 11 is free
+	require.Equal(t, want, m.PodHints(other)[0])
+	require.Equal(t, want, m.Hints(other, &other.Spec.Containers[0])[0])
+	larger := pod("p", sized("c", "2", "9Gi"))
+	require.Equal(t, [][]topology.Hint{sets([]int{0})}, m.Hints(larger, &larger.Spec.Containers[0]))
+	require.NoError(t, m.Reserve(larger, &larger.Spec.Containers[0], topology.NewSet(0)))
+	require.Equal(t, "1-2", inject(t, m, larger))
 }
 
 // A resize keeps to whole cores: others are rejected, and the container keeps what it has.
@@ -178,11 +195,11 @@ func TestManager_FullPCPUsOnlyResizes(t *testing.T) {
 }
 
 // Containers that run when options or reserved CPUs change keep their CPUs, also when their memory is resized. Those
-// that share are moved.
+// that share are moved. // CU-1
 func TestManager_ChangedOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		machine, file, rt := newSMT(1, 1, 4), restoredFile(t), new(fakeRuntime)
-		m := newManager(t, machine, file)
+		m := newManager(t, machine, file, withMemory)
 		p, other := pod("p", container("c", "3")), shares("s")
 		require.Equal(t, "1,4-5", inject(t, m, p))
 		rt.run(p, "1,4-5")
@@ -210,7 +227,7 @@ func TestManager_ChangedOptions(t *testing.T) {
 	})
 }
 
-// Reserved CPUs are for the system alone, unless no others are left to share.
+// Reserved CPUs are for the system alone, unless no others are left to share. // CU-3
 func TestManager_StrictCPUReservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		machine, rt, log := newSMT(1, 1, 3), new(fakeRuntime), new(logtest.Buffer)

@@ -28,7 +28,7 @@ func (c *Config) ReservedCPUs(t topology.Topology) (topology.Set, error) {
 		return topology.Set{}, err
 	}
 	prefer := options.Preferences()
-	prefer.WholeCores = false                                                   // what is reserved may be a part of a core, the rest of which is shared
+	prefer.FullCores = false                                                    // what is reserved may be a part of a core, the rest of which is shared
 	cpus, ok := t.PickBy(prefer, t.Online(), int(min(reserved.Value(), 1<<20))) // rounds up
 	if !ok {
 		return topology.Set{}, fmt.Errorf("kubeReserved and systemReserved have %s of cpu, and %d CPUs are online", reserved.String(), t.Online().Len())

@@ -122,7 +122,7 @@ func (w *wantsNodes) Reserve(_ *corev1.Pod, _ *corev1.Container, nodes topology.
 	return w.err
 }
 
-// Of sets of as many nodes the closest one is chosen, if that is asked for.
+// Of sets of as many nodes the closest one is chosen, if that is asked for. // CU-4
 func TestManager_PrefersClosestNUMANodes(t *testing.T) {
 	distances := map[int]map[int]int{}
 	for from := range 4 {

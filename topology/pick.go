@@ -7,8 +7,8 @@ import (
 
 // Preferences say which CPUs PickBy takes.
 type Preferences struct {
-	// WholeCores takes CPUs of those cores only of which all CPUs are available and taken.
-	WholeCores bool
+	// FullCores takes CPUs of those cores only of which all CPUs are available and taken.
+	FullCores bool
 	// AlignByUncoreCache takes CPUs that share as few uncore caches as possible.
 	AlignByUncoreCache bool
 	// DistributeAcrossNodes takes CPUs from as few NUMA nodes as can give about as many each, and from those with
@@ -24,11 +24,11 @@ func (t Topology) Pick(available Set, n int) (cpus Set, ok bool) {
 	return t.PickBy(Preferences{}, available, n)
 }
 
-// PickBy does what Pick does, by preferences. With WholeCores, ok is false too if no whole cores have n CPUs together.
+// PickBy does what Pick does, by preferences. With FullCores, ok is false too if no whole cores have n CPUs together.
 func (t Topology) PickBy(p Preferences, available Set, n int) (cpus Set, ok bool) {
 	available = available.Intersect(t.Online())
-	if p.WholeCores {
-		available = t.WholeCores(available)
+	if p.FullCores {
+		available = t.FullCores(available)
 	}
 	if n < 0 || available.Len() < n {
 		return Set{}, false
@@ -38,26 +38,26 @@ func (t Topology) PickBy(p Preferences, available Set, n int) (cpus Set, ok bool
 			return cpus, true
 		}
 	}
-	if cpus = t.pack(p, available, n); t.isWhole(p, cpus) {
+	if cpus = t.pack(p, available, n); t.areFullCores(p, cpus) {
 		return cpus, true
 	}
 	return t.pickCores(available, n)
 }
 
-// isWhole reports whether the CPUs are whole cores, if these are required.
-func (t Topology) isWhole(p Preferences, cpus Set) bool {
-	return !p.WholeCores || t.WholeCores(cpus).Len() == cpus.Len()
+// areFullCores reports whether the CPUs are full cores, if these are required.
+func (t Topology) areFullCores(p Preferences, cpus Set) bool {
+	return !p.FullCores || t.FullCores(cpus).Len() == cpus.Len()
 }
 
-// WholeCores returns those of the CPUs that are of cores of which all CPUs that are online are among them.
-func (t Topology) WholeCores(cpus Set) Set {
-	var whole []int
+// FullCores returns those of the CPUs that are of cores of which all CPUs that are online are among them.
+func (t Topology) FullCores(cpus Set) Set {
+	var full []int
 	for _, g := range t.groups(cpus, ofCore) {
 		if g.allFree {
-			whole = append(whole, g.free.ids...)
+			full = append(full, g.free.ids...)
 		}
 	}
-	return NewSet(whole...)
+	return NewSet(full...)
 }
 
 // CPUsPerCore returns how many CPUs a core has, on average and rounded down, as a kubelet counts them; at least 1.
@@ -111,7 +111,7 @@ func (t Topology) pickWithin(p Preferences, free Set, n int) Set {
 // distribute returns n of the free CPUs, of the fewest NUMA nodes that can give equal shares.
 func (t Topology) distribute(p Preferences, free Set, n int) (cpus Set, ok bool) {
 	unit := 1
-	if p.WholeCores {
+	if p.FullCores {
 		unit = t.CPUsPerCore()
 	}
 	if n%unit != 0 {
@@ -129,7 +129,7 @@ func (t Topology) distribute(p Preferences, free Set, n int) (cpus Set, ok bool)
 		for i, share := range shares {
 			picked = picked.Union(t.pack(p, nodes[i].free, share))
 		}
-		return picked, t.isWhole(p, picked)
+		return picked, t.areFullCores(p, picked)
 	}
 	return Set{}, false
 }

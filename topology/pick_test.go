@@ -37,17 +37,17 @@ func TestPickBy(t *testing.T) {
 		n         int
 		want      string // empty: not ok
 	}{
-		"whole cores":                         {big, topology.Preferences{WholeCores: true}, "0-3,18", 2, "2,18"},
-		"half a core":                         {big, topology.Preferences{WholeCores: true}, "0-31", 3, ""},
-		"too few whole cores":                 {big, topology.Preferences{WholeCores: true}, "0-5,16", 4, ""},
-		"all whole cores":                     {big, topology.Preferences{WholeCores: true}, "0-31", 32, "0-31"},
-		"cores that differ":                   {hybrid(), topology.Preferences{WholeCores: true}, "0-6", 3, "4-6"},
-		"cores that differ, small ones first": {hybrid(), topology.Preferences{WholeCores: true}, "0-4", 2, "0-1"},
-		"a single thread":                     {hybrid(), topology.Preferences{WholeCores: true}, "0-3", 1, ""},
+		"whole cores":                         {big, topology.Preferences{FullCores: true}, "0-3,18", 2, "2,18"},
+		"half a core":                         {big, topology.Preferences{FullCores: true}, "0-31", 3, ""},
+		"too few whole cores":                 {big, topology.Preferences{FullCores: true}, "0-5,16", 4, ""},
+		"all whole cores":                     {big, topology.Preferences{FullCores: true}, "0-31", 32, "0-31"},
+		"cores that differ":                   {hybrid(), topology.Preferences{FullCores: true}, "0-6", 3, "4-6"},
+		"cores that differ, small ones first": {hybrid(), topology.Preferences{FullCores: true}, "0-4", 2, "0-1"},
+		"a single thread":                     {hybrid(), topology.Preferences{FullCores: true}, "0-3", 1, ""},
 		"packed":                              {big, topology.Preferences{}, "0-31", 20, "0-9,16-25"},
 		"equal shares":                        {big, topology.Preferences{DistributeAcrossNodes: true}, "0-31", 20, "0-4,8-12,16-20,24-28"},
 		"one more of one":                     {big, topology.Preferences{DistributeAcrossNodes: true}, "0-31", 17, "0-4,8-11,16-19,24-27"},
-		"shares of whole cores":               {big, topology.Preferences{DistributeAcrossNodes: true, WholeCores: true}, "0-31", 18, "0-4,8-11,16-20,24-27"},
+		"shares of whole cores":               {big, topology.Preferences{DistributeAcrossNodes: true, FullCores: true}, "0-31", 18, "0-4,8-11,16-20,24-27"},
 		"one node suffices":                   {big, topology.Preferences{DistributeAcrossNodes: true}, "0-31", 4, "0-1,16-17"},
 		"the one with most":                   {big, topology.Preferences{DistributeAcrossNodes: true}, "0-3,8-15", 4, "8-11"},
 		"no equal shares":                     {big, topology.Preferences{DistributeAcrossNodes: true}, "0,8-15,24-31", 17, "0,8-15,24-31"},
@@ -57,7 +57,7 @@ func TestPickBy(t *testing.T) {
 		"a cache of another node":             {big, topology.Preferences{AlignByUncoreCache: true}, "0-1,4-5,8-11,16-17,20-21,24-31", 8, "8-11,24-27"},
 		"a whole cache and a part":            {big, topology.Preferences{AlignByUncoreCache: true}, "0-1,8-11,14,16-17,24-27,30", 10, "8-11,14,24-27,30"},
 		"a node and a cache":                  {big, topology.Preferences{AlignByUncoreCache: true}, "0-7,9,12-15,16-23,25,28-31", 20, "0-7,12-13,16-23,28-29"},
-		"whole cores of a cache":              {big, topology.Preferences{AlignByUncoreCache: true, WholeCores: true}, "0-1,4-6,16,20-22", 4, "4-5,20-21"},
+		"whole cores of a cache":              {big, topology.Preferences{AlignByUncoreCache: true, FullCores: true}, "0-1,4-6,16,20-22", 4, "4-5,20-21"},
 		"no cache":                            {machine(2, 4, 1), topology.Preferences{AlignByUncoreCache: true}, "0-7", 3, "0-2"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -85,23 +85,23 @@ func TestPickBy_KeepsItsPromises(t *testing.T) {
 				}
 			}
 			available, n := topology.NewSet(ids...), random.IntN(len(m.CPUs)+2)
-			p := topology.Preferences{WholeCores: random.IntN(2) > 0, AlignByUncoreCache: random.IntN(2) > 0, DistributeAcrossNodes: random.IntN(2) > 0}
+			p := topology.Preferences{FullCores: random.IntN(2) > 0, AlignByUncoreCache: random.IntN(2) > 0, DistributeAcrossNodes: random.IntN(2) > 0}
 			got, ok := m.PickBy(p, available, n)
 			if !ok {
 				require.Empty(t, got.IDs())
-				require.True(t, n > available.Len() || p.WholeCores && !hasWhole(m, available, n), "%+v: %d of %s", p, n, available)
+				require.True(t, n > available.Len() || p.FullCores && !hasFullCores(m, available, n), "%+v: %d of %s", p, n, available)
 				continue
 			}
 			require.Equal(t, n, got.Len(), "%+v", p)
 			require.True(t, got.IsSubset(available))
-			if p.WholeCores {
-				require.True(t, m.WholeCores(got).Equal(got), "%+v: %s", p, got)
+			if p.FullCores {
+				require.True(t, m.FullCores(got).Equal(got), "%+v: %s", p, got)
 			}
 			if usable := available; p.AlignByUncoreCache && !p.DistributeAcrossNodes && n > 0 {
-				if p.WholeCores {
-					usable = m.WholeCores(available)
+				if p.FullCores {
+					usable = m.FullCores(available)
 				}
-				if mostOf(cachesOf(m, usable)) >= n && (!p.WholeCores || isRegular) {
+				if mostOf(cachesOf(m, usable)) >= n && (!p.FullCores || isRegular) {
 					require.Len(t, cachesOf(m, got), 1, "%+v: %d of %s: %s", p, n, available, got)
 				}
 			}
@@ -109,9 +109,9 @@ func TestPickBy_KeepsItsPromises(t *testing.T) {
 	}
 }
 
-// hasWhole reports whether some whole cores have n CPUs together.
-func hasWhole(m topology.Topology, available topology.Set, n int) bool {
-	sizes := coresOf(m, m.WholeCores(available))
+// hasFullCores reports whether some whole cores have n CPUs together.
+func hasFullCores(m topology.Topology, available topology.Set, n int) bool {
+	sizes := coresOf(m, m.FullCores(available))
 	sums := map[int]bool{0: true}
 	for _, size := range sizes {
 		next := map[int]bool{}
