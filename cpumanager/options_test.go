@@ -209,7 +209,7 @@ func TestManager_ChangedOptions(t *testing.T) {
 		m = newManager(t, machine, file, withOptions(all), withMemory)
 		start(t, m, rt)
 		synctest.Wait()
-		require.Equal(t, []string{"s/c=2-3,6-7"}, rt.taken(), "0 is reserved, and strictly now")
+		require.Equal(t, []string{"s/c=2-3,6-7", "p/c=1,4-5@0"}, rt.taken(), "0 is reserved, and strictly now; p has its CPUs")
 		admitter := newAdmitter(t, machine, topology.Restricted, topology.ContainerScope, m)
 		require.True(t, admitter.Admit(p, nil).Admitted)
 		require.Equal(t, "1,4-5", m.CPUs("p", "c").String())

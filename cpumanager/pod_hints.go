@@ -57,7 +57,7 @@ func (m *Manager) cpusOf(pod *corev1.Pod) (cpus topology.Set, complete bool) {
 func (m *Manager) canAlign(pod *corev1.Pod) bool {
 	for c := range podspec.Containers(pod) {
 		n := ExclusiveCPUs(pod, c)
-		if a, ok := m.pods[pod.UID][c.Name]; !m.isAligned(n) && !(ok && m.isFor(a, n)) {
+		if a := m.pods[pod.UID][c.Name]; !m.isAligned(n) && !m.isFor(a, n) {
 			return false
 		}
 	}

@@ -74,11 +74,11 @@ func tried(policy topology.Policy, nodes topology.Set, resources [][]topology.Hi
 			return a.Preferred
 		}
 		rank := func(h topology.Hint) int {
-			if n := h.Nodes.Len(); h.Preferred || n > needed {
+			n := h.Nodes.Len()
+			if h.Preferred || n > needed {
 				return n + needed
-			} else {
-				return needed - n
 			}
+			return needed - n
 		}
 		x, y := a.Nodes.IDs(), b.Nodes.IDs()
 		slices.Reverse(x)
