@@ -160,7 +160,7 @@ func TestManager_FullPCPUsOnlyInPodScope(t *testing.T) {
 func TestManager_HintsForFullPCPUs(t *testing.T) {
 	file := stateFile(t)
 	require.NoError(t, os.WriteFile(file, []byte(`{"version":1,"pods":{"p":{"c":{"cpus":"1-2","memoryNodes":"0","memory":1073741824}},"q":{"c":{"cpus":"0,3"}}}}`), 0o600))
-	m := newManager(t, newSMT(2, 1, 4), file, withOptions(cpumanager.Options{FullPCPUsOnly: true}), withMemory, reserving(9, 10))
+	m := newManager(t, newSMT(2, 1, 4), file, withOptions(cpumanager.Options{FullPCPUsOnly: true}), withMemory, withReserved(9, 10))
 	other := pod("other", container("c", "2"))
 	want := sets([]int{1}, []int{0, 1}) // of node 0 parts of two cores are free, 8 and 11
 	require.Equal(t, want, m.PodHints(other)[0])
