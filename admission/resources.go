@@ -107,7 +107,7 @@ func checked(pod *corev1.Pod, name corev1.ResourceName, allocatable corev1.Resou
 	if _, known := allocatable[name]; known {
 		return true
 	}
-	if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+	if podspec.IsHugePages(name) {
 		return true
 	}
 	return strings.Contains(string(name), "/") && podspec.IsStatic(pod)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -48,7 +47,7 @@ func memoryRequest(container *corev1.Container) int64 {
 func hugePageRequests(container *corev1.Container) amounts {
 	var requests amounts
 	for name, q := range container.Resources.Limits {
-		if isHugePages(name) && q.Sign() > 0 {
+		if podspec.IsHugePages(name) && q.Sign() > 0 {
 			if requests == nil {
 				requests = amounts{}
 			}
@@ -56,10 +55,6 @@ func hugePageRequests(container *corev1.Container) amounts {
 		}
 	}
 	return requests
-}
-
-func isHugePages(name corev1.ResourceName) bool {
-	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
 // podMemoryRequests returns what the containers of a pod that are to be confined request at any one time.
@@ -278,7 +273,7 @@ func reservedMemory(lists map[int]corev1.ResourceList, t topology.Topology) (map
 			q := lists[node][name]
 			has := memoryOf(t, name, node)
 			switch {
-			case name != corev1.ResourceMemory && !isHugePages(name):
+			case name != corev1.ResourceMemory && !podspec.IsHugePages(name):
 				fail(node, "has no resource %s: must be memory, or hugepages-<size>", name)
 			case q.Sign() < 0:
 				fail(node, "cannot keep %s of %s", q.String(), name)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubelet/config/v1beta1"
 
 	"github.com/sublet-dev/agent/node"
+	"github.com/sublet-dev/agent/podspec"
 )
 
 const (
@@ -59,7 +60,7 @@ func (v *validator) reservedMemory() {
 }
 
 func isMemory(name corev1.ResourceName) bool {
-	return name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
+	return name == corev1.ResourceMemory || podspec.IsHugePages(name)
 }
 
 // reserveMemory takes the huge pages that are reserved of NUMA nodes from what is allocatable. The error says that the memory

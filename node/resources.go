@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // Reservations are resources that pods cannot have.
@@ -37,7 +39,7 @@ func Available(capacity corev1.ResourceList, reserved Reservations) (Resources, 
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(capacity)) {
 		left := capacity[name].DeepCopy()
-		if isHugePages(name) {
+		if podspec.IsHugePages(name) {
 			r.Allocatable[name] = left
 			continue
 		}
@@ -74,14 +76,10 @@ func Available(capacity corev1.ResourceList, reserved Reservations) (Resources, 
 	return r, errors.Join(errs...)
 }
 
-func isHugePages(name corev1.ResourceName) bool {
-	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
-}
-
 func hugePageMemory(capacity corev1.ResourceList) resource.Quantity {
 	var sum resource.Quantity
 	for name, q := range capacity {
-		if isHugePages(name) {
+		if podspec.IsHugePages(name) {
 			sum.Add(q)
 		}
 	}

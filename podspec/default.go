@@ -242,7 +242,7 @@ func defaultPodResources(pod *corev1.Pod) {
 	containerLimits := containersTogether(pod, limitsOf)
 	fillIn(limits, containerLimits, func(name corev1.ResourceName) bool {
 		_, requested := requests[name]
-		return isHugePages(name) && !requested
+		return IsHugePages(name) && !requested
 	})
 	fillIn(requests, containersTogether(pod, requestsOf), isComputed)
 	fillIn(requests, limits, isPodLevel)
@@ -274,4 +274,4 @@ func eachHasLimit(pod *corev1.Pod, name corev1.ResourceName) bool {
 
 // isComputed reports whether the pod-level request of a resource is computed: of those that
 // pod-level resources can have, all except huge pages.
-func isComputed(name corev1.ResourceName) bool { return isPodLevel(name) && !isHugePages(name) }
+func isComputed(name corev1.ResourceName) bool { return isPodLevel(name) && !IsHugePages(name) }

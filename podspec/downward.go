@@ -98,7 +98,7 @@ func isFieldPath(path string, env bool) bool {
 
 func isResourcePath(path, name string) bool {
 	return (path == "limits."+name || path == "requests."+name) &&
-		(name == "cpu" || name == "memory" || name == "ephemeral-storage" || isHugePages(corev1.ResourceName(name)))
+		(name == "cpu" || name == "memory" || name == "ephemeral-storage" || IsHugePages(corev1.ResourceName(name)))
 }
 
 // divisible reports whether the divisor is 0, which means 1, or a unit that the API allows
@@ -133,7 +133,7 @@ func ResourceValue(pod *corev1.Pod, c *corev1.Container, ref *corev1.ResourceFie
 	amount := c.Resources.Requests[key]
 	if of == "limits" {
 		amount = c.Resources.Limits[key]
-		if amount.IsZero() && !isHugePages(key) {
+		if amount.IsZero() && !IsHugePages(key) {
 			amount = podLevel(pod, limitsOf)[key]
 			if amount.IsZero() {
 				amount = allocatable[key]

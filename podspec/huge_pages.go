@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-func isHugePages(name corev1.ResourceName) bool {
+// IsHugePages reports whether a resource is huge pages of one size, such as hugepages-2Mi.
+func IsHugePages(name corev1.ResourceName) bool {
 	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
@@ -50,7 +51,7 @@ func hugePagesOf(pod *corev1.Pod) (sizes []int64) {
 		for _, list := range []corev1.ResourceList{r.Requests, r.Limits} { // they are equal; a manifest may have only limits
 			for name := range list {
 				size, err := resource.ParseQuantity(strings.TrimPrefix(string(name), corev1.ResourceHugePagesPrefix))
-				if isHugePages(name) && err == nil {
+				if IsHugePages(name) && err == nil {
 					sizes = append(sizes, size.Value())
 				}
 			}

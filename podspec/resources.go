@@ -94,7 +94,7 @@ func podLevel(pod *corev1.Pod, pick picker) corev1.ResourceList {
 }
 
 func isPodLevel(name corev1.ResourceName) bool {
-	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || isHugePages(name)
+	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || IsHugePages(name)
 }
 
 // unbounded reports whether an init or regular container has no limit of that name.

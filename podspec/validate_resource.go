@@ -36,7 +36,7 @@ func (v *validator) resources(path *field.Path, r *corev1.ResourceRequirements) 
 // isOvercommitted reports whether requests of a resource may be lower than its limits: those
 // of native resources except huge pages.
 func isOvercommitted(name corev1.ResourceName) bool {
-	return !isHugePages(name) && isNative(name)
+	return !IsHugePages(name) && isNative(name)
 }
 
 // isNative reports whether a resource belongs to Kubernetes and is not an extended resource:
@@ -56,7 +56,7 @@ func (v *validator) quantities(path *field.Path, list corev1.ResourceList) {
 		if !isNative(name) && q.MilliValue()%1000 != 0 {
 			v.invalid(at, q.String(), "must be a whole number")
 		}
-		if isHugePages(name) {
+		if IsHugePages(name) {
 			v.hugePageAmount(at, name, q)
 		}
 	}
@@ -67,7 +67,7 @@ func (v *validator) resourceName(path *field.Path, name corev1.ResourceName) {
 	switch {
 	case strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix):
 		v.invalid(path, name, "must not begin with \"requests.\", which is for quotas")
-	case strings.Contains(string(name), "/"), isHugePages(name):
+	case strings.Contains(string(name), "/"), IsHugePages(name):
 	case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage:
 	default:
 		v.invalid(path, name, "invalid resource: must be cpu, memory, ephemeral-storage, hugepages-<size> or a name with a domain")
@@ -95,7 +95,7 @@ func (v *validator) hugePages(path *field.Path, r *corev1.ResourceRequirements) 
 		return
 	}
 	for name := range r.Requests {
-		if isHugePages(name) {
+		if IsHugePages(name) {
 			v.forbidden(path, "huge pages need a request for cpu or memory beside them")
 			return
 		}
