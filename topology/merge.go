@@ -1,7 +1,7 @@
 package topology
 
 import (
-	"cmp"
+	"math"
 	"math/bits"
 	"slices"
 )
@@ -90,10 +90,15 @@ func (m merger) best(all []suitable) (affinity Hint, ok bool) {
 	} else {
 		ok = true
 	}
-	best := uint(0)
+	best, least, closest := uint(0), math.MaxInt, 0
 	for mask := uint(1); mask < uint(len(found)); mask++ {
-		if found[mask] && (best == 0 || cmp.Or(cmp.Compare(rank(mask), rank(best)), cmp.Compare(m.distance(mask), m.distance(best))) < 0) {
-			best = mask // of equal ones, that whose highest number is the lowest
+		n := rank(mask)
+		if !found[mask] || n > least {
+			continue
+		}
+		// Of equal ones, that whose highest number is the lowest.
+		if d := m.distance(mask); n < least || d < closest {
+			best, least, closest = mask, n, d
 		}
 	}
 	return Hint{Nodes: fromMask(m.ids(), best), Preferred: ok}, best != 0
