@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,9 +26,6 @@ const (
 // gateCPUBetaOptions is the gate of the options of the static policy that are beta.
 const gateCPUBetaOptions = "CPUManagerPolicyBetaOptions"
 
-// alphaOptions are those that a kubelet has with a gate that is off by default.
-func alphaOptions() []string { return []string{"align-by-socket", "distribute-cpus-across-cores"} }
-
 // CPUManagerOptions returns what cpuManagerPolicyOptions has, or an error for options that are unknown, alpha, exclude each
 // other or have a wrong value.
 func (c *Config) CPUManagerOptions() (cpumanager.Options, error) {
@@ -38,7 +36,7 @@ func (c *Config) CPUManagerOptions() (cpumanager.Options, error) {
 		optionStrictReserved:   setBool(&o.StrictCPUReservation),
 		optionDistributeNUMA:   setBool(&o.DistributeCPUsAcrossNUMA),
 		optionAlignUncoreCache: setBool(&o.PreferAlignCPUsByUncoreCache),
-	})
+	}, "align-by-socket", "distribute-cpus-across-cores")
 	if o.Check() != nil {
 		err = errors.Join(err, fmt.Errorf("%s: %s and %s exclude each other; remove one of both", field, optionAlignUncoreCache, optionDistributeNUMA))
 	}
@@ -66,8 +64,9 @@ func (c *Config) TopologyManagerOptions() (topology.Options, error) {
 	})
 }
 
-// setOptions sets the known options that are given.
-func setOptions(field string, given map[string]string, known map[string]func(value string) error) error {
+// setOptions sets the known options that are given. Those in alpha, which a kubelet has with a gate that is off by default,
+// are rejected with that reason.
+func setOptions(field string, given map[string]string, known map[string]func(value string) error, alpha ...string) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		set, ok := known[name]
@@ -76,7 +75,7 @@ func setOptions(field string, given map[string]string, known map[string]func(val
 			if err := set(given[name]); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %s: %w", field, name, err))
 			}
-		case field == "cpuManagerPolicyOptions" && slices.Contains(alphaOptions(), name):
+		case slices.Contains(alpha, name):
 			errs = append(errs, fmt.Errorf("%s: %s is not supported: it is alpha in Kubernetes; remove it", field, name))
 		default:
 			errs = append(errs, fmt.Errorf("%s: unknown option %q; there are %s", field, name, strings.Join(slices.Sorted(maps.Keys(known)), ", ")))
@@ -86,12 +85,7 @@ func setOptions(field string, given map[string]string, known map[string]func(val
 }
 
 func setBool(to *bool) func(string) error {
-	return func(value string) (err error) {
-		if *to, err = strconv.ParseBool(value); err != nil {
-			return fmt.Errorf("%q must be true or false", value)
-		}
-		return nil
-	}
+	return func(value string) error { return setBasic(reflect.ValueOf(to).Elem(), value) }
 }
 
 // policyOptions checks the options of policies.
