@@ -231,7 +231,7 @@ func (a assignment) amount(name corev1.ResourceName) int64 {
 // confines reports whether an assignment confines what the container requests. Memory that is not confined does
 // not count.
 func (m *Manager) confines(a assignment, container *corev1.Container) bool {
-	return !m.cfg.MemoryAffinity || a.MemoryNodes.Len() == 0 || m.missingMemory(a, container) == 0 && maps.Equal(a.HugePages, hugePageRequests(container))
+	return !m.cfg.MemoryAffinity || a.MemoryNodes.Len() == 0 || memoryRequest(container) == a.Memory && maps.Equal(a.HugePages, hugePageRequests(container))
 }
 
 // missingMemory returns how much more memory the container requests than the assignment confines,
