@@ -27,7 +27,7 @@ type loopMetrics struct {
 	perPod              prometheus.Histogram
 	cleaned, notCleaned prometheus.Gauge
 	mu                  sync.Mutex // guards dirs
-	dirs                [2]int     // pods whose directories were removed since the last housekeeping, and were not
+	dirs                [2]int     // pods whose directories were to be removed since the last housekeeping, and of these those where that failed
 }
 
 func newLoop() *loopMetrics {
@@ -42,7 +42,7 @@ func newLoop() *loopMetrics {
 		preemptions: counters("kubelet_preemptions", "Pods preempted in favour of critical ones, by the first resource that these lacked.", "preemption_signal"),
 		recreated:   counters("kubelet_restarted_pods_total", "Pods that were started again because they were desired again under the same UID.", "static"),
 		perPod:      histogram("kubelet_containers_per_pod_count", "Containers of a pod that was admitted or adopted, without those of initialization.", buckets{1, 2, 4, 8, 16}),
-		cleaned:     gauge("kubelet_orphan_pod_cleaned_volumes", "Pods that are not desired any more and whose directories were removed up to the last housekeeping, since the one before."),
+		cleaned:     gauge("kubelet_orphan_pod_cleaned_volumes", "Pods that are not desired any more and whose directories were to be removed up to the last housekeeping, since the one before."),
 		notCleaned:  gauge("kubelet_orphan_pod_cleaned_volumes_errors", "Pods that are not desired any more and whose directories could not be removed up to the last housekeeping, since the one before."),
 	}
 }
@@ -83,7 +83,12 @@ func (l *loopMetrics) admit(how string, pod *corev1.Pod) {
 	l.perPod.Observe(float64(len(pod.Spec.Containers)))
 }
 
-// countDir counts a pod whose directory was removed, or was not.
+// reject counts a pod that is rejected.
+func (l *loopMetrics) reject(_ *corev1.Pod, reason, _ string) {
+	l.rejected.WithLabelValues(rejection(reason)).Inc()
+}
+
+// countDir counts a pod whose directory was to be removed.
 func (l *loopMetrics) countDir(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +110,7 @@ func (l *loopMetrics) endSweep() {
 // PodSync returns the hooks of a podsync.Syncer.
 func (m *Metrics) PodSync() podsync.Hooks {
 	return podsync.Hooks{
-		Rejected: func(_ *corev1.Pod, reason, _ string) { m.loop.rejected.WithLabelValues(rejection(reason)).Inc() },
+		Rejected: m.loop.reject,
 	}
 }
 
@@ -123,7 +128,7 @@ func (m *Metrics) PodManager() syncloop.PodManagerHooks {
 	return syncloop.PodManagerHooks{
 		Admitted:  func(pod *corev1.Pod) { l.admit("new", pod) },
 		Adopted:   func(pod *corev1.Pod) { l.admit("adopted", pod) },
-		Rejected:  func(_ *corev1.Pod, reason, _ string) { l.rejected.WithLabelValues(rejection(reason)).Inc() },
+		Rejected:  l.reject,
 		Recreated: func(pod *corev1.Pod) { l.recreated.WithLabelValues(static(pod)).Inc() },
 		Preempted: func(_, _ *corev1.Pod, resource corev1.ResourceName) {
 			l.preemptions.WithLabelValues(string(resource)).Inc()
