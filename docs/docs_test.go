@@ -39,7 +39,7 @@ func TestDocs_NamesExist(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads all packages, and is the same for all users")
 	}
-	tree := readDocTree(t)
+	tree := docTreeOf(t)
 	for doc, text := range readDocs(t) {
 		for _, m := range regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)]*)?\)`).FindAllStringSubmatch(text, -1) {
 			if !tree.files[path.Join(path.Dir(doc), m[1])] {
@@ -127,7 +127,7 @@ func TestDocs_ConceptsAreMapped(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads all packages, and is the same for all users")
 	}
-	tree := readDocTree(t)
+	tree := docTreeOf(t)
 	rows := 0
 	for line := range strings.Lines(readDocs(t)["docs/concepts.md"]) {
 		cells := strings.Split(line, " | ")
@@ -170,7 +170,7 @@ func TestDocs_SnippetsCompile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles, and is the same for all users")
 	}
-	tree := readDocTree(t)
+	tree := docTreeOf(t)
 	for doc, text := range readDocs(t) {
 		for _, m := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(text, -1) {
 			snippet := unindented(m[1])
@@ -240,7 +240,18 @@ func walk(t *testing.T, f func(file string)) {
 var (
 	variable = regexp.MustCompile(`\b(?:SUBLET|CRI)_[A-Z0-9_]+\b`) // of the environment
 	testName = regexp.MustCompile(`^(?:Test|Benchmark|Fuzz|Example)`)
+
+	parsedTree *docTree // see docTreeOf
 )
+
+// docTreeOf returns what the module has. All Go files are parsed, once for all tests.
+func docTreeOf(t *testing.T) *docTree {
+	t.Helper()
+	if parsedTree == nil {
+		parsedTree = readDocTree(t)
+	}
+	return parsedTree
+}
 
 func readDocTree(t *testing.T) *docTree {
 	t.Helper()
@@ -263,9 +274,7 @@ func readDocTree(t *testing.T) *docTree {
 		if !isGo && !bytes.HasPrefix(src, []byte("#!")) {
 			return
 		}
-		for _, name := range variable.FindAllString(string(src), -1) {
-			d.variables[name] = true
-		}
+		d.addVariables(string(src))
 		if !isGo {
 			return
 		}
@@ -281,6 +290,19 @@ func readDocTree(t *testing.T) *docTree {
 		d.targets[string(m[1])] = true
 	}
 	return d
+}
+
+// addVariables adds the variables of the environment that a file names. Only lines with a prefix of one are matched: the detector of
+// races makes that slow.
+func (d *docTree) addVariables(src string) {
+	for line := range strings.Lines(src) {
+		if !strings.Contains(line, "SUBLET_") && !strings.Contains(line, "CRI_") {
+			continue
+		}
+		for _, name := range variable.FindAllString(line, -1) {
+			d.variables[name] = true
+		}
+	}
 }
 
 // add adds the declarations of a file.
