@@ -18,13 +18,27 @@ import (
 // Mode is that of a socket: the user of this process alone.
 const Mode = 0o600
 
+// maxPath is the length of the path of a socket in Linux, in bytes.
+const maxPath = 107
+
+// CheckPath returns why path cannot be that of a socket, and nil if it can.
+func CheckPath(path string) error {
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("%q must be an absolute path", path)
+	}
+	if len(path) > maxPath {
+		return fmt.Errorf("%q is too long: the path of a socket has at most %d bytes", path, maxPath)
+	}
+	return nil
+}
+
 // ErrInUse means that another process serves the socket.
 var ErrInUse = errors.New("another process serves the socket")
 
 // Listen makes a socket with mode 0600, in place of one that a process left which does not
 // serve it any more. A file that is no socket is an error, and so is a socket that is
 // served: ErrInUse. Of processes that call it at once, one gets the socket. Closing the
-// listener removes the socket.
+// listener removes the socket, unless another one has taken its place.
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	return ListenAfter(ctx, path, func() error { return nil })
 }
@@ -52,7 +66,28 @@ func ListenAfter(ctx context.Context, path string, prepare func() error) (net.Li
 	if err := os.Chmod(path, Mode); err != nil { // where restrict has no effect
 		return nil, errors.Join(err, listener.Close())
 	}
-	return listener, nil
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return &socket{UnixListener: listener.(*net.UnixListener), path: path, info: info}, nil //nolint:errcheck // that is what there is for "unix"
+}
+
+// socket is a listener that leaves a socket alone which has taken the place of its own, such as that of a
+// kubelet, which does not ask whether one is served.
+type socket struct {
+	*net.UnixListener
+
+	path string
+	info fs.FileInfo // of its own, which no other file has as long as it is open
+}
+
+// Close implements net.Listener.
+func (s *socket) Close() error {
+	if info, err := os.Lstat(s.path); err == nil && !os.SameFile(info, s.info) {
+		s.SetUnlinkOnClose(false)
+	}
+	return s.UnixListener.Close()
 }
 
 // RemoveStale removes a socket that is not served. It leaves other files alone.

@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,6 +67,36 @@ func TestListen_LeavesThoseOfOthersAlone(t *testing.T) {
 	require.Error(t, err)
 	require.NoError(t, unixsocket.RemoveStale(path))
 	require.FileExists(t, path)
+}
+
+// What has taken the place of a socket, as a kubelet's, outlasts it. A removed one is no error.
+func TestListen_CloseLeavesReplacements(t *testing.T) {
+	path := socketPath(t)
+	for range 2 {
+		first, err := unixsocket.Listen(t.Context(), path)
+		require.NoError(t, err)
+		require.NoError(t, os.Remove(path))
+		second, err := net.Listen("unix", path)
+		require.NoError(t, err)
+		require.NoError(t, first.Close())
+		conn, err := net.Dial("unix", path)
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+		require.NoError(t, second.Close())
+		require.Error(t, first.Close(), "it is closed")
+	}
+	l, err := unixsocket.Listen(t.Context(), path)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, l.Close())
+}
+
+func TestCheckPath(t *testing.T) {
+	longest := "/" + strings.Repeat("x", 106)
+	require.NoError(t, unixsocket.CheckPath(longest))
+	require.ErrorContains(t, unixsocket.CheckPath(longest+"x"), "is too long: the path of a socket has at most 107 bytes")
+	require.EqualError(t, unixsocket.CheckPath("x"), `"x" must be an absolute path`)
+	require.Error(t, unixsocket.CheckPath(""))
 }
 
 // Of processes that start at once, in place of one that was killed, exactly one serves the socket.
