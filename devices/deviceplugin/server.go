@@ -22,6 +22,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/sublet-dev/agent/devices"
+	"github.com/sublet-dev/agent/internal/grpcsocket"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/pathname"
 	"github.com/sublet-dev/agent/internal/safe"
@@ -97,10 +98,8 @@ func New(cfg Config) (*Server, error) {
 	var errs []error
 	if !filepath.IsAbs(cfg.Dir) {
 		errs = append(errs, fmt.Errorf("deviceplugin: Config.Dir: %q must be an absolute path", cfg.Dir))
-	}
-	// A longer one cannot be the address of a unix socket.
-	if len(filepath.Join(cfg.Dir, SocketName)) > 107 {
-		errs = append(errs, fmt.Errorf("deviceplugin: Config.Dir: %q is too long: the path of a socket has at most 107 bytes", cfg.Dir))
+	} else if err := unixsocket.CheckPath(filepath.Join(cfg.Dir, SocketName)); err != nil {
+		errs = append(errs, fmt.Errorf("deviceplugin: Config.Dir: %w", err))
 	}
 	if cfg.Devices == nil {
 		errs = append(errs, errors.New("deviceplugin: Config.Devices: required"))
@@ -130,15 +129,10 @@ func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.ctx = ctx
 	s.mu.Unlock()
-	// A registration is a few hundred bytes.
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(16))
-	api.RegisterRegistrationServer(server, s)
-	stop := context.AfterFunc(ctx, server.Stop)
-	err = server.Serve(listener) // closes the listener, and so removes the socket
-	stop()
-	if ctx.Err() != nil {
-		err = nil // Serve fails because it was stopped
-	}
+	err = grpcsocket.Serve(ctx, listener, grpcsocket.Config{
+		Name: "registration of device plugins", Register: func(r grpc.ServiceRegistrar) { api.RegisterRegistrationServer(r, s) },
+		Logger: s.cfg.Logger,
+	})
 	cancel()
 	s.mu.Lock()
 	s.ctx = nil

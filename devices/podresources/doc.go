@@ -5,4 +5,8 @@
 // CPUs are those that a container has for itself, if Config.CPUs is set, and memory is what it has of
 // the NUMA nodes that it is confined to, if Config.Memory is set. The devices of ResourceClaims are
 // those of the requests that a container uses, if Config.Claims is set.
+//
+// Calls above 100 per second fail with ResourceExhausted, as those of a kubelet. A connection beyond 256
+// is closed at once, and one that is idle for ten minutes, too: clients of gRPC connect again with their
+// next call.
 package podresources

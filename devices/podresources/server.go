@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -20,16 +17,11 @@ import (
 	apialpha "k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 
 	"github.com/sublet-dev/agent/devices"
+	"github.com/sublet-dev/agent/internal/grpcsocket"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/unixsocket"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/topology"
-)
-
-// Requests above this rate are rejected with ResourceExhausted, as by the kubelet.
-const (
-	maxQPS   = 100
-	maxBurst = 10
 )
 
 // Devices knows what the containers have. *devices.Manager is one.
@@ -98,18 +90,14 @@ type Hooks struct {
 type Server struct {
 	api.UnimplementedPodResourcesListerServer
 
-	cfg     Config
-	limiter *rate.Limiter
+	cfg Config
 }
 
 // New returns a Server. It checks cfg and does no I/O.
 func New(cfg Config) (*Server, error) {
 	var errs []error
-	if !filepath.IsAbs(cfg.Path) {
-		errs = append(errs, fmt.Errorf("podresources: Config.Path: %q must be an absolute path", cfg.Path))
-	}
-	if len(cfg.Path) > 107 {
-		errs = append(errs, fmt.Errorf("podresources: Config.Path: %q is too long: the path of a socket has at most 107 bytes", cfg.Path))
+	if err := unixsocket.CheckPath(cfg.Path); err != nil {
+		errs = append(errs, fmt.Errorf("podresources: Config.Path: %w", err))
 	}
 	if cfg.Pods == nil {
 		errs = append(errs, errors.New("podresources: Config.Pods: required"))
@@ -127,43 +115,24 @@ func New(cfg Config) (*Server, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Hooks = Hooks{Requested: safe.Hook3(cfg.Logger, "Requested", cfg.Hooks.Requested)}
-	return &Server{cfg: cfg, limiter: rate.NewLimiter(maxQPS, maxBurst)}, nil
+	return &Server{cfg: cfg}, nil
 }
 
 // Run serves the socket until ctx is done, and returns nil then. An error means that the
 // socket could not be made or failed, for example because a kubelet serves it.
 func (s *Server) Run(ctx context.Context) error {
-	if err := os.MkdirAll(filepath.Dir(s.cfg.Path), 0o700); err != nil {
-		return fmt.Errorf("podresources: %w", err)
-	}
-	listener, err := unixsocket.Listen(ctx, s.cfg.Path)
+	err := grpcsocket.ListenAndServe(ctx, s.cfg.Path, grpcsocket.Config{
+		Name: "pod resources API",
+		Register: func(r grpc.ServiceRegistrar) {
+			api.RegisterPodResourcesListerServer(r, s)
+			apialpha.RegisterPodResourcesListerServer(r, alphaServer{s: s})
+		},
+		LimitsClients: true, Ended: s.cfg.Hooks.Requested, Logger: s.cfg.Logger,
+	})
 	if err != nil {
 		return fmt.Errorf("podresources: %w", err)
 	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(16), grpc.UnaryInterceptor(s.limit))
-	api.RegisterPodResourcesListerServer(server, s)
-	apialpha.RegisterPodResourcesListerServer(server, alphaServer{s: s})
-	stop := context.AfterFunc(ctx, server.Stop)
-	defer stop()
-	s.cfg.Logger.Info("pod resources API served", slog.String("path", s.cfg.Path))
-	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("podresources: %w", err)
-	}
 	return nil
-}
-
-// limit rejects requests above the rate, and calls the hook for others.
-func (s *Server) limit(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if !s.limiter.Allow() {
-		return nil, status.Errorf(codes.ResourceExhausted, "more than %d requests per second", maxQPS)
-	}
-	response, err := handler(ctx, req)
-	if s.cfg.Hooks.Requested != nil {
-		service, method, _ := strings.Cut(strings.TrimPrefix(info.FullMethod, "/"), "/")
-		version, _, _ := strings.Cut(service, ".")
-		s.cfg.Hooks.Requested(version, method, err)
-	}
-	return response, err
 }
 
 // List returns the resources of all pods that have not ended.

@@ -15,7 +15,8 @@
 //
 // # Limits
 //
-// Calls above 100 per second and watches beyond 64 fail with ResourceExhausted. A list is one
-// message, and a client of gRPC accepts messages of 4 MiB unless it is configured otherwise; a watch has one
-// pod in each.
+// Calls above 100 per second, watches that begin among them, and watches beyond 64 fail with
+// ResourceExhausted. A connection beyond 256 is closed at once, and one that is idle for ten minutes,
+// too: clients of gRPC connect again with their next call. A list is one message, and a client of gRPC
+// accepts messages of 4 MiB unless it is configured otherwise; a watch has one pod in each.
 package podsapi

@@ -7,35 +7,21 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
-	"time"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	api "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 
+	"github.com/sublet-dev/agent/internal/grpcsocket"
 	"github.com/sublet-dev/agent/internal/unixsocket"
 	"github.com/sublet-dev/agent/podwatch"
 )
 
-const (
-	// Calls above this rate are rejected with ResourceExhausted, as by the kubelet.
-	maxQPS   = 100
-	maxBurst = 10
-
-	maxWatches = 64
-
-	// A client that is gone without a word is found by this ping, and its connection closed.
-	pingPeriod, pingTimeout = time.Minute, 20 * time.Second
-)
+const maxWatches = 64
 
 // Config describes a Server. Path, Pods and WatchList are required.
 type Config struct {
@@ -57,7 +43,6 @@ type Server struct {
 	api.UnimplementedPodsServer
 
 	cfg     Config
-	limiter *rate.Limiter
 	ready   atomic.Bool
 	watches chan struct{} // a slot for each
 }
@@ -65,15 +50,15 @@ type Server struct {
 // New returns a Server. It checks cfg and does no I/O.
 func New(cfg Config) (*Server, error) {
 	var errs []error
-	fail := func(bad bool, format string, args ...any) {
-		if bad {
-			errs = append(errs, fmt.Errorf("podsapi: "+format, args...))
-		}
+	if err := unixsocket.CheckPath(cfg.Path); err != nil {
+		errs = append(errs, fmt.Errorf("podsapi: Config.Path: %w", err))
 	}
-	fail(!filepath.IsAbs(cfg.Path), "Config.Path: %q must be an absolute path", cfg.Path)
-	fail(len(cfg.Path) > 107, "Config.Path: %q is too long: the path of a socket has at most 107 bytes", cfg.Path)
-	fail(cfg.Pods == nil, "Config.Pods: required")
-	fail(cfg.WatchList == nil, "Config.WatchList: required")
+	if cfg.Pods == nil {
+		errs = append(errs, errors.New("podsapi: Config.Pods: required"))
+	}
+	if cfg.WatchList == nil {
+		errs = append(errs, errors.New("podsapi: Config.WatchList: required"))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -83,45 +68,24 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Server{cfg: cfg, limiter: rate.NewLimiter(maxQPS, maxBurst), watches: make(chan struct{}, maxWatches)}, nil
+	return &Server{cfg: cfg, watches: make(chan struct{}, maxWatches)}, nil
 }
 
 // Run serves the socket until ctx is done, and returns nil then. Watches end with it. An error means
 // that the socket could not be made or failed, for example because a kubelet serves it.
 func (s *Server) Run(ctx context.Context) error {
-	if err := os.MkdirAll(filepath.Dir(s.cfg.Path), 0o700); err != nil {
-		return fmt.Errorf("podsapi: %w", err)
-	}
-	listener, err := unixsocket.Listen(ctx, s.cfg.Path)
-	if err != nil {
-		return fmt.Errorf("podsapi: %w", err)
-	}
-	s.cfg.Logger.Info("pods API served", slog.String("path", s.cfg.Path))
-	return s.serve(ctx, listener)
-}
-
-// serve serves a listener until ctx is done.
-func (s *Server) serve(ctx context.Context, listener net.Listener) error {
-	server := grpc.NewServer(
-		grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(16), grpc.WaitForHandlers(true),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingPeriod, Timeout: pingTimeout}),
-		grpc.UnaryInterceptor(s.limit),
-	)
-	api.RegisterPodsServer(server, s)
-	stop := context.AfterFunc(ctx, server.Stop)
-	defer stop()
-	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+	if err := grpcsocket.ListenAndServe(ctx, s.cfg.Path, s.socket()); err != nil {
 		return fmt.Errorf("podsapi: %w", err)
 	}
 	return nil
 }
 
-// limit rejects calls above the rate. Watches have a limit of their own.
-func (s *Server) limit(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if !s.limiter.Allow() {
-		return nil, status.Errorf(codes.ResourceExhausted, "more than %d requests per second", maxQPS)
+func (s *Server) socket() grpcsocket.Config {
+	return grpcsocket.Config{
+		Name:          "pods API",
+		Register:      func(r grpc.ServiceRegistrar) { api.RegisterPodsServer(r, s) },
+		LimitsClients: true, Logger: s.cfg.Logger,
 	}
-	return handler(ctx, req)
 }
 
 // checkReady returns the error of a call that comes before the pods are known.

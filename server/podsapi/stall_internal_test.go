@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	api "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 
+	"github.com/sublet-dev/agent/internal/grpcsocket"
 	"github.com/sublet-dev/agent/podwatch"
 )
 
@@ -35,7 +36,7 @@ func TestServer_EndsUnreadWatch(t *testing.T) {
 				listener := bufconn.Listen(64 << 10)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
-				go func() { done <- s.serve(ctx, listener) }()
+				go func() { done <- grpcsocket.Serve(ctx, listener, s.socket()) }()
 				conn, err := grpc.NewClient("passthrough:x", grpc.WithTransportCredentials(insecure.NewCredentials()),
 					grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 				require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	api "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 
+	"github.com/sublet-dev/agent/internal/grpcsocket"
 	"github.com/sublet-dev/agent/podwatch"
 )
 
@@ -34,7 +35,7 @@ func (s *Server) WatchPods(_ *api.WatchPodsRequest, stream grpc.ServerStreamingS
 	defer w.unread.Stop()
 	w.unread.Stop()
 	ended := make(chan error, 1)
-	go func() { ended <- w.run() }()
+	go func() { ended <- grpcsocket.Recover(s.cfg.Logger, "WatchPods", w.run) }()
 	select {
 	case err := <-ended:
 		return err
