@@ -102,7 +102,7 @@ func (o *Operator) Pods() []*corev1.Pod { return o.cfg.Pods() }
 func (o *Operator) Pod(namespace, name string) (*corev1.Pod, error) {
 	var found *corev1.Pod
 	for _, pod := range o.cfg.Pods() {
-		if pod.Namespace == namespace && pod.Name == name && (found == nil || isNewer(pod, found)) {
+		if pod.Namespace == namespace && pod.Name == name && (found == nil || podspec.Replaces(pod, found)) {
 			found = pod
 		}
 	}
@@ -110,20 +110,6 @@ func (o *Operator) Pod(namespace, name string) (*corev1.Pod, error) {
 		return nil, fmt.Errorf("pod %s/%s: %w on this node", namespace, name, runtime.ErrNotFound)
 	}
 	return found, nil
-}
-
-func isNewer(a, b *corev1.Pod) bool {
-	if terminating := a.DeletionTimestamp != nil; terminating != (b.DeletionTimestamp != nil) {
-		return !terminating
-	}
-	return started(a).After(started(b))
-}
-
-func started(pod *corev1.Pod) time.Time {
-	if pod.Status.StartTime != nil {
-		return pod.Status.StartTime.Time
-	}
-	return pod.CreationTimestamp.Time
 }
 
 // annotationDefaultContainer is kubectl's.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // SystemCriticalPriority is the lowest priority of a critical pod, and the value of the
@@ -71,6 +72,23 @@ func Preempts(pod, other *corev1.Pod) bool {
 // hasPriority reports whether Priority is more than a default.
 func hasPriority(pod *corev1.Pod) bool {
 	return pod.Spec.Priority != nil || Priority(pod) != 0
+}
+
+// Replaces reports whether a name that two pods have means pod, and not other: the one that is not
+// terminating, and of these the newer one.
+func Replaces(pod, other *corev1.Pod) bool {
+	if isTerminating := pod.DeletionTimestamp != nil; isTerminating != (other.DeletionTimestamp != nil) {
+		return !isTerminating
+	}
+	return startTime(pod).After(startTime(other).Time)
+}
+
+// startTime is when the node knew of the pod, or else when it was created.
+func startTime(pod *corev1.Pod) metav1.Time {
+	if pod.Status.StartTime != nil {
+		return *pod.Status.StartTime
+	}
+	return pod.CreationTimestamp
 }
 
 // IsHostNetwork reports whether the pod shares the node's network.

@@ -36,6 +36,27 @@ func TestIdentityFacts(t *testing.T) {
 	assert.True(t, IsHostNetwork(pod) && !UsesHostUsers(pod))
 }
 
+func TestReplaces(t *testing.T) {
+	pod := func(created, started int64, terminating bool) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(created, 0)}}
+		if at := metav1.Unix(started, 0); started > 0 {
+			p.Status.StartTime = &at
+		}
+		if terminating {
+			p.DeletionTimestamp = &metav1.Time{Time: time.Unix(created, 0)}
+		}
+		return p
+	}
+	better := []*corev1.Pod{pod(1, 5, false), pod(4, 0, false), pod(9, 3, false), pod(2, 9, true), pod(8, 0, true)} // the first is the one
+	for i, a := range better {
+		assert.False(t, Replaces(a, a))
+		for _, b := range better[i+1:] {
+			assert.True(t, Replaces(a, b))
+			assert.False(t, Replaces(b, a))
+		}
+	}
+}
+
 // SP-3
 func TestPriority(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -146,15 +146,21 @@ func (s *Server) List(context.Context, *api.ListPodResourcesRequest) (*api.ListP
 	return r, nil
 }
 
-// Get returns the resources of one pod. The code of the error is NotFound if there is no
-// such pod, or it has ended.
+// Get returns the resources of one pod. Of several with its name, as while one replaces another, it is the one
+// that is not terminating, and of these the newest. The code of the error is NotFound if there is no such pod, or
+// it has ended.
 func (s *Server) Get(_ context.Context, req *api.GetPodResourcesRequest) (*api.GetPodResourcesResponse, error) {
+	var found *corev1.Pod
 	for _, pod := range s.cfg.Pods() {
-		if pod.Namespace == req.GetPodNamespace() && pod.Name == req.GetPodName() && !podspec.IsTerminalPhase(pod.Status.Phase) {
-			return &api.GetPodResourcesResponse{PodResources: s.podResources(pod)}, nil
+		if pod.Namespace == req.GetPodNamespace() && pod.Name == req.GetPodName() && !podspec.IsTerminalPhase(pod.Status.Phase) &&
+			(found == nil || podspec.Replaces(pod, found)) {
+			found = pod
 		}
 	}
-	return nil, status.Errorf(codes.NotFound, "no pod %q in namespace %q runs on this node", req.GetPodName(), req.GetPodNamespace())
+	if found == nil {
+		return nil, status.Errorf(codes.NotFound, "no pod %q in namespace %q runs on this node", req.GetPodName(), req.GetPodNamespace())
+	}
+	return &api.GetPodResourcesResponse{PodResources: s.podResources(found)}, nil
 }
 
 // GetAllocatableResources returns the healthy devices, allocated or not, the CPUs that containers

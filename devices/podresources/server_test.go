@@ -168,6 +168,18 @@ func TestServer_ReportsDevicesOfContainers(t *testing.T) {
 	require.Equal(t, "a.example/nic=n vendor.example/gpu=0@1", text(all.GetDevices()), "the unhealthy one is left out")
 }
 
+// While one pod replaces another of its name, Get is about the new one, in whatever order they are known.
+func TestServer_GetsThePodThatReplacesAnother(t *testing.T) {
+	terminating, current, ended := pod("p", corev1.PodRunning, "old"), pod("p", corev1.PodPending, "new"), pod("p", corev1.PodFailed, "ended")
+	terminating.DeletionTimestamp, ended.CreationTimestamp = &metav1.Time{Time: time.Unix(9, 0)}, metav1.Unix(9, 0)
+	for _, pods := range [][]*corev1.Pod{{terminating, current, ended}, {ended, current, terminating}} {
+		c := serve(t, podresources.Config{Pods: func() []*corev1.Pod { return pods }})
+		got, err := c.Get(t.Context(), &api.GetPodResourcesRequest{PodNamespace: "lab", PodName: "p"})
+		require.NoError(t, err)
+		require.Equal(t, "new", got.GetPodResources().GetContainers()[0].GetName())
+	}
+}
+
 // A client that asks in a loop does not keep the agent busy.
 func TestServer_LimitsRequests(t *testing.T) {
 	c := serve(t, podresources.Config{Pods: func() []*corev1.Pod { return nil }, Devices: fakeDevices{}})

@@ -52,7 +52,7 @@ func (a *API) refreshPods(ctx context.Context) error {
 		if s := stored[key]; removed[pod.UID] || s != nil && s.UID != pod.UID {
 			continue // a pod of the same name follows it
 		}
-		if other := onNode[key]; other == nil || isPreferred(pod, other) {
+		if other := onNode[key]; other == nil || podspec.Replaces(pod, other) {
 			onNode[key] = pod
 		}
 	}
@@ -72,15 +72,6 @@ func (a *API) refreshPods(ctx context.Context) error {
 	a.pods.forgetRestarts(uids)
 	a.pods.replace(all)
 	return nil
-}
-
-// isPreferred reports whether a is shown instead of b, which has the same name: the one
-// that is not terminating, and of these the newer one.
-func isPreferred(a, b *corev1.Pod) bool {
-	if terminating := a.DeletionTimestamp != nil; terminating != (b.DeletionTimestamp != nil) {
-		return !terminating
-	}
-	return startTime(a).After(startTime(b).Time)
 }
 
 func startTime(pod *corev1.Pod) metav1.Time {
