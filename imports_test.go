@@ -69,7 +69,7 @@ var allowedImports = map[string][]string{
 	"server":                     {"internal/safe", "internal/unixsocket", "runtime"},
 	"server/kubeapi":             {"internal/atomicfile", "internal/safe", "podops", "podsource", "podspec", "podwatch", "runtime", "server", "stats"},
 	"server/kubeauth":            {"internal/safe"},
-	"server/podsapi":             {"internal/grpcsocket", "internal/unixsocket", "podwatch"},
+	"server/podsapi":             {"internal/grpcsocket", "internal/safe", "internal/unixsocket", "podwatch"},
 	"server/ui":                  {"timeline"},
 	"e2e":                        {},
 	"test/bench":                 {},

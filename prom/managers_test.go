@@ -49,6 +49,11 @@ func callManagerHooks(t *testing.T, m *prom.Metrics) {
 	}
 	m.PodResourcesRequested("v1alpha1", "List", nil)
 	m.PodResourcesRequested("v1", "Unknown", nil)
+	for _, method := range []string{"ListPods", "GetPod", "WatchPods", "WatchPods", "Unknown"} {
+		m.PodsAPIRequested("v1alpha1", method, "NotFound")
+	}
+	m.PodsAPIRequested("v1alpha1", "GetPod", "OK")
+	m.PodsAPIStatesMissed(3)
 	m.DRACallEnded("gpu.example", "/v1.DRAPlugin/NodePrepareResources", "OK", time.Second)
 	m.ClaimsPrepared(p.UID, time.Second, nil)
 	m.ClaimsReleased(p.UID, time.Second, errors.New("x"))
@@ -121,6 +126,11 @@ func TestMetrics_ValuesOfManagersAndNode(t *testing.T) {
 			"kubelet_pod_resources_endpoint_errors_list":                 {`kubelet_pod_resources_endpoint_errors_list{server_api_version="v1"} 1`},
 			"kubelet_pod_resources_endpoint_errors_get":                  {`kubelet_pod_resources_endpoint_errors_get{server_api_version="v1"} 1`},
 			"kubelet_pod_resources_endpoint_errors_get_allocatable":      {`kubelet_pod_resources_endpoint_errors_get_allocatable{server_api_version="v1"} 1`},
+			"kubelet_pod_requests_total":                                 {`kubelet_pod_requests_total{server_api_version="v1alpha1",status_code="NotFound"} 4`, `kubelet_pod_requests_total{server_api_version="v1alpha1",status_code="OK"} 1`},
+			"kubelet_pod_requests_list_total":                            {`kubelet_pod_requests_list_total{server_api_version="v1alpha1",status_code="NotFound"} 1`},
+			"kubelet_pod_requests_get_total":                             {`kubelet_pod_requests_get_total{server_api_version="v1alpha1",status_code="NotFound"} 1`, `kubelet_pod_requests_get_total{server_api_version="v1alpha1",status_code="OK"} 1`},
+			"kubelet_pod_requests_watch_total":                           {`kubelet_pod_requests_watch_total{server_api_version="v1alpha1",status_code="NotFound"} 2`},
+			"kubelet_pod_watch_events_dropped_total":                     {"kubelet_pod_watch_events_dropped_total 3"},
 			"dra_operations_duration_seconds_count":                      {`dra_operations_duration_seconds_count{is_error="false",operation_name="PrepareResources"} 1`, `dra_operations_duration_seconds_count{is_error="true",operation_name="UnprepareResources"} 1`},
 			"dra_grpc_operations_duration_seconds_count":                 {`dra_grpc_operations_duration_seconds_count{driver_name="gpu.example",grpc_status_code="OK",method_name="/v1.DRAPlugin/NodePrepareResources"} 1`},
 			"dra_resource_claims_in_use":                                 {`dra_resource_claims_in_use{driver_name="<any>"} 2`, `dra_resource_claims_in_use{driver_name="gpu.example"} 2`},

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/prom"
 	"github.com/sublet-dev/agent/server/podsapi"
 )
 
@@ -22,7 +23,7 @@ func (f *podsAPIFlags) check(fail func(bad bool, format string, args ...any)) {
 }
 
 // options returns what serves the pods API, if it is enabled.
-func (f *podsAPIFlags) options(enabled bool, log *slog.Logger) []agent.Option {
+func (f *podsAPIFlags) options(enabled bool, metrics *prom.Metrics, log *slog.Logger) []agent.Option {
 	if f.socket == "" {
 		return nil
 	}
@@ -32,7 +33,8 @@ func (f *podsAPIFlags) options(enabled bool, log *slog.Logger) []agent.Option {
 	}
 	return []agent.Option{agent.WithRunner("pods API", func(c *agent.Components) (agent.Runner, error) {
 		return podsapi.New(podsapi.Config{
-			Path: f.socket, Pods: c.Operator.Pods, WatchList: c.Watchers.WatchList, Ready: func() error { return podsKnown(c) }, Logger: log,
+			Path: f.socket, Pods: c.Operator.Pods, WatchList: c.Watchers.WatchList, Ready: func() error { return podsKnown(c) },
+			Hooks: podsapi.Hooks{Requested: metrics.PodsAPIRequested, StatesMissed: metrics.PodsAPIStatesMissed}, Logger: log,
 		})
 	})}
 }

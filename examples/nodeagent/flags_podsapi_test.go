@@ -23,10 +23,10 @@ func TestParse_PodsAPISocket(t *testing.T) {
 	f, err := parse([]string{"-manifests", "/m", "-pods-api-socket", "/s"}, &bytes.Buffer{})
 	require.NoError(t, err)
 	var out bytes.Buffer
-	require.Len(t, f.podsAPI.options(f.config.effective.PodsAPI(), f.logger(&out)), 1)
+	require.Len(t, f.podsAPI.options(f.config.effective.PodsAPI(), nil, f.logger(&out)), 1)
 	f, err = parse([]string{"-manifests", "/m", "-pods-api-socket", "/s", "-feature-gates", "PodsAPI=false"}, &bytes.Buffer{})
 	require.NoError(t, err)
-	require.Empty(t, f.podsAPI.options(f.config.effective.PodsAPI(), f.logger(&out)))
+	require.Empty(t, f.podsAPI.options(f.config.effective.PodsAPI(), nil, f.logger(&out)))
 	require.Contains(t, out.String(), "pods API not served: its feature gate is off")
 }
 
@@ -49,6 +49,13 @@ func startPodsAPI(t *testing.T, dir string, more ...string) (c api.PodsClient, s
 		require.NoError(t, conn.Close())
 		cancel()
 		require.NoError(t, <-done)
+		families, err := f.metrics.agent.Gather()
+		require.NoError(t, err)
+		var names []string
+		for _, family := range families {
+			names = append(names, family.GetName())
+		}
+		require.Contains(t, names, "kubelet_pod_requests_total")
 	}
 }
 

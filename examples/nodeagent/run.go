@@ -180,7 +180,7 @@ func options(f *flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accou
 		return nil, err
 	}
 	opts = append(opts, resources...)
-	opts = append(opts, f.podsAPI.options(f.config.effective.PodsAPI(), log)...)
+	opts = append(opts, f.podsAPI.options(f.config.effective.PodsAPI(), f.metrics.all, log)...)
 	if f.kube.kubeconfig == "" {
 		volumes, _, err := f.csi.options(f, nil, nil, plugins, log)
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 
 	"github.com/sublet-dev/agent/internal/grpcsocket"
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/unixsocket"
 	"github.com/sublet-dev/agent/podwatch"
 )
@@ -35,7 +36,17 @@ type Config struct {
 	// Ready returns why Pods may lack pods of the node. It is not called again after it has returned
 	// nil. Default: they are complete.
 	Ready  func() error
+	Hooks  Hooks
 	Logger *slog.Logger // default: discard
+}
+
+// Hooks observe a Server. They must not block. A panic in one is logged.
+type Hooks struct {
+	// Requested is called at the end of each call of the API, with its version (v1alpha1), its method (ListPods, GetPod,
+	// WatchPods) and its gRPC status, such as NotFound. A call above the rate is left out.
+	Requested func(version, method, code string)
+	// StatesMissed is called when a watch was too slow for states of a pod, with their number.
+	StatesMissed func(count int)
 }
 
 // Server serves the API to the user of its process alone.
@@ -68,6 +79,10 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Hooks = Hooks{
+		Requested:    safe.Hook3(cfg.Logger, "Requested", cfg.Hooks.Requested),
+		StatesMissed: safe.Hook1(cfg.Logger, "StatesMissed", cfg.Hooks.StatesMissed),
+	}
 	return &Server{cfg: cfg, watches: make(chan struct{}, maxWatches)}, nil
 }
 
@@ -81,11 +96,15 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 func (s *Server) socket() grpcsocket.Config {
-	return grpcsocket.Config{
+	cfg := grpcsocket.Config{
 		Name:          "pods API",
 		Register:      func(r grpc.ServiceRegistrar) { api.RegisterPodsServer(r, s) },
 		LimitsClients: true, Logger: s.cfg.Logger,
 	}
+	if requested := s.cfg.Hooks.Requested; requested != nil {
+		cfg.Ended = func(version, method string, err error) { requested(version, method, status.Code(err).String()) }
+	}
+	return cfg
 }
 
 // checkReady returns the error of a call that comes before the pods are known.

@@ -97,6 +97,7 @@ func (w *watcher) list(statuses map[types.UID]*corev1.PodStatus) error {
 func (w *watcher) change(e podwatch.Event) error {
 	_, known := w.sent[e.Pod.UID]
 	deleted := e.Type == watch.Deleted
+	w.reportMissed(e)
 	if !deleted || e.Missed > 0 {
 		kind := api.EventType_ADDED
 		if known {
@@ -111,6 +112,17 @@ func (w *watcher) change(e podwatch.Event) error {
 		return nil
 	}
 	return w.send(api.EventType_DELETED, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.Pod.Namespace, Name: e.Pod.Name, UID: e.Pod.UID}})
+}
+
+// reportMissed calls the hook for states that the client does not get. Of those before a deletion it gets the last one.
+func (w *watcher) reportMissed(e podwatch.Event) {
+	missed := e.Missed
+	if e.Type == watch.Deleted {
+		missed--
+	}
+	if called := w.server.cfg.Hooks.StatesMissed; called != nil && missed > 0 {
+		called(missed)
+	}
 }
 
 // send sends an event, of a pod if it is not nil.

@@ -3,6 +3,7 @@ package podsapi_test
 import (
 	"context"
 	"iter"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,7 +120,8 @@ func TestServer_SlowClientMissesNoEnd(t *testing.T) {
 	var n node
 	n.restore(pod("a", corev1.PodRunning))
 	n.restore(pod("b", corev1.PodRunning))
-	c, _ := start(t, &n, podsapi.Config{WatchList: func(ctx context.Context) iter.Seq[podwatch.Event] {
+	missed := make(chan int, 10)
+	c, _ := start(t, &n, podsapi.Config{Hooks: podsapi.Hooks{StatesMissed: func(count int) { missed <- count }}, WatchList: func(ctx context.Context) iter.Seq[podwatch.Event] {
 		return func(yield func(podwatch.Event) bool) {
 			for _, e := range []podwatch.Event{
 				{Type: watch.Deleted, Pod: pod("early", corev1.PodFailed), Missed: 1},
@@ -128,6 +130,7 @@ func TestServer_SlowClientMissesNoEnd(t *testing.T) {
 				{Type: watch.Deleted, Pod: pod("b", corev1.PodRunning)},
 				{Type: watch.Deleted, Pod: pod("short", corev1.PodSucceeded), Missed: 3},
 				{Type: watch.Deleted, Pod: pod("early", corev1.PodFailed)},
+				{Type: watch.Modified, Pod: pod("c", corev1.PodRunning), Missed: 1},
 			} {
 				if !yield(e) {
 					return
@@ -137,7 +140,8 @@ func TestServer_SlowClientMissesNoEnd(t *testing.T) {
 		}
 	}})
 	events(t, c)("ADDED a Running", "ADDED b Running", "INITIAL_SYNC_COMPLETE",
-		"MODIFIED a Failed", "DELETED a -", "DELETED b -", "ADDED short Succeeded", "DELETED short -")
+		"MODIFIED a Failed", "DELETED a -", "DELETED b -", "ADDED short Succeeded", "DELETED short -", "ADDED c Running")
+	require.Equal(t, []int{1, 2, 1}, []int{<-missed, <-missed, <-missed})
 }
 
 // SV-15: watches are bounded, and one that ends makes room.
@@ -176,12 +180,23 @@ func TestServer_LimitsWatches(t *testing.T) {
 // Watches end with the Server, and say that it is away.
 func TestServer_StopEndsWatches(t *testing.T) {
 	var n node
-	c, stop := start(t, &n, podsapi.Config{})
+	requests := make(chan string, 10)
+	c, stop := start(t, &n, podsapi.Config{Hooks: podsapi.Hooks{Requested: func(version, method, code string) {
+		requests <- strings.Join([]string{version, method, code}, " ")
+	}}})
+	_, err := c.ListPods(t.Context(), &api.ListPodsRequest{})
+	require.NoError(t, err)
+	_, err = c.GetPod(t.Context(), &api.GetPodRequest{PodUID: "none"})
+	require.Error(t, err)
 	stream, err := c.WatchPods(t.Context(), &api.WatchPodsRequest{})
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.NoError(t, err)
+	require.Equal(t, "v1alpha1 ListPods OK", <-requests)
+	require.Equal(t, "v1alpha1 GetPod NotFound", <-requests)
+	require.Empty(t, requests)
 	stop()
 	_, err = stream.Recv()
 	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	require.Equal(t, "v1alpha1 WatchPods Canceled", <-requests)
 }
