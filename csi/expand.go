@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Expansions is an optional interface of Attachments: it gets what becomes of the expansion of a claim
@@ -60,9 +62,27 @@ func (o *operation) knownSize() int64 {
 
 // isLarger reports whether the PersistentVolume of a mounted volume has become larger since
 // the driver last got its size, and the driver can be asked to expand it.
-func (m *Manager) isLarger(o *operation) bool {
+func (m *Manager) isLarger(o *operation, first bool) bool {
 	before := max(o.state.expanded, o.knownSize())
+	if !first && o.state.expanded > 0 && o.isExpandedElsewhere() {
+		before = o.state.expanded
+	}
 	return o.size() > before && !o.readOnly && !o.v.ReadOnly && o.resizeStatus() != corev1.PersistentVolumeClaimNodeResizeInfeasible
+}
+
+// expansionNotRequired is the annotation of a claim whose volume grows without its nodes.
+const expansionNotRequired = "volume.kubernetes.io/node-expansion-not-required"
+
+// isExpanded reports whether the claim has the size of its volume already.
+func (o *operation) isExpanded() bool {
+	return o.resizeStatus() == "" && o.knownSize() >= o.size()
+}
+
+// isExpandedElsewhere reports whether another node may have expanded the volume, of which the claim has
+// the size then: one that several nodes may write to has to be expanded on each.
+func (o *operation) isExpandedElsewhere() bool {
+	return o.v.Claim != nil && o.isExpanded() && !metav1.HasAnnotation(o.v.Claim.ObjectMeta, expansionNotRequired) &&
+		slices.Contains(o.v.Claim.Spec.AccessModes, corev1.ReadWriteMany)
 }
 
 // expand has the driver use all of a volume that has become larger. At the first mount of a
@@ -70,7 +90,10 @@ func (m *Manager) isLarger(o *operation) bool {
 // the first mount, and an event later. A driver that does not expand a volume in use is asked
 // once for each mount: that keeps no pod from starting.
 func (m *Manager) expand(ctx context.Context, o *operation, first bool) error {
-	if !m.isLarger(o) {
+	if !m.isLarger(o, first) {
+		if first && o.state.expanded == 0 {
+			o.state.expanded = min(o.knownSize(), o.size()) // with which the node got it
+		}
 		return nil
 	}
 	if !o.client.can[canExpand] {
@@ -100,7 +123,7 @@ func (m *Manager) expand(ctx context.Context, o *operation, first bool) error {
 		}
 		return errors.Join(err, reportFailure(ctx, e, o, err))
 	}
-	if e != nil {
+	if e != nil && !o.isExpanded() {
 		if err := e.Expanded(ctx, o.v.Claim, o.v.PersistentVolume); err != nil {
 			return fmt.Errorf("report the size of volume %s: %w", o.id.name, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -80,4 +81,59 @@ func TestMount_ReportsExpansions(t *testing.T) {
 	assert.Equal(t, int64(7<<30), e.driver.Size("v"))
 	e.unmounted(v.Pod)
 	e.requireNothingLeft()
+}
+
+// VD-5: a volume that several nodes may write to is expanded on each of them. The claim has the new size as
+// soon as the first one has done so.
+func TestMount_ExpandsWhatAnotherNodeHasExpanded(t *testing.T) {
+	for name, tc := range map[string]struct {
+		mode        corev1.PersistentVolumeAccessMode
+		annotations map[string]string
+		code        codes.Code // of the answer
+		want        int64      // size after it
+	}{
+		"which several nodes may write to":       {corev1.ReadWriteMany, nil, codes.OK, 2 << 30},
+		"but not what one node has":              {corev1.ReadWriteOnce, nil, codes.OK, 0},
+		"but not what grows without its nodes":   {corev1.ReadWriteMany, map[string]string{expansionNotRequired: "true"}, codes.OK, 0},
+		"and a failure does not disturb the pod": {corev1.ReadWriteMany, nil, codes.Internal, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := new(fakeCluster)
+			e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.Attachments, cfg.Node = cluster, cluster })
+			v := e.volumeOf(newPod("1"), "v")
+			resize := func(size string) {
+				q := corev1.ResourceList{"storage": resource.MustParse(size)}
+				v.PersistentVolume.Spec.Capacity, v.Claim.Status.Capacity = q, q
+			}
+			v.PersistentVolume.Spec.AccessModes, v.Claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{tc.mode}, []corev1.PersistentVolumeAccessMode{tc.mode}
+			v.Claim.Annotations = tc.annotations
+			resize("1Gi")
+			e.mounted(v)
+			require.Empty(t, e.driver.Calls("NodeExpandVolume"), "the node got it with this size")
+
+			e.driver.SetBefore(func(_ context.Context, method string, _ any) error {
+				if method == "NodeExpandVolume" && tc.code != codes.OK {
+					return status.Error(tc.code, "no")
+				}
+				return nil
+			})
+			resize("2Gi")
+			for range 2 {
+				e.mounted(v)
+			}
+			assert.Equal(t, tc.want, e.driver.Size("v"))
+			assert.Empty(t, cluster.reported, "the claim has the size already")
+			if tc.want > 0 {
+				assert.Len(t, e.driver.Calls("NodeExpandVolume"), 1)
+			}
+
+			e.unmounted(v.Pod)
+			e.driver.SetBefore(nil)
+			e.driver.TakeCalls()
+			e.mounted(v)
+			assert.Empty(t, e.driver.Calls("NodeExpandVolume"), "the node gets it with the new size")
+			e.unmounted(v.Pod)
+			e.requireNothingLeft()
+		})
+	}
 }

@@ -254,7 +254,7 @@ func (m *Manager) publish(ctx context.Context, o *operation) error {
 // update does what has changed for a volume that is mounted. What fails is tried at the
 // next sync, and does not disturb the pod.
 func (m *Manager) update(ctx context.Context, o *operation) error {
-	larger := m.isLarger(o) && o.size() > o.state.inUseSize
+	larger := m.isLarger(o, false) && o.size() > o.state.inUseSize
 	driver, err := m.csiDriver(ctx, o.id.driver)
 	republish := err == nil && driver.Spec.RequiresRepublish != nil && *driver.Spec.RequiresRepublish
 	if !larger && !republish {
