@@ -97,6 +97,9 @@ var ErrUnknownFlag = errors.New("no flag of the kubelet that sets a field of its
 
 // setDefaults gives the fields without a value their default.
 func (c *Config) setDefaults() {
+	if k := &c.kubelet; k.NodeStatusReportFrequency.Duration == 0 {
+		k.NodeStatusReportFrequency = k.NodeStatusUpdateFrequency
+	}
 	for _, f := range Fields() {
 		if f.Default == "" || !valueAt(&c.kubelet, f.Path).IsZero() {
 			continue

@@ -135,3 +135,21 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// A file that changes how soon the status of the Node is updated changes how often it is sent, too.
+func TestLoad_NodeStatusReportFrequency(t *testing.T) {
+	for fields, want := range map[string][]time.Duration{
+		``: {10 * time.Second, 5 * time.Minute},
+		`,"nodeStatusUpdateFrequency":"0s","nodeStatusReportFrequency":"0s"`:  {10 * time.Second, 5 * time.Minute},
+		`,"nodeStatusUpdateFrequency":"20s"`:                                  {20 * time.Second, 20 * time.Second},
+		`,"nodeStatusReportFrequency":"1m"`:                                   {10 * time.Second, time.Minute},
+		`,"nodeStatusUpdateFrequency":"4s","nodeStatusReportFrequency":"10m"`: {4 * time.Second, 10 * time.Minute},
+	} {
+		c, err := kubeletconfig.Load(file(t, "config.json", header+fields+"}"), "")
+		require.NoError(t, err)
+		k := c.Kubelet()
+		assert.Equal(t, want, []time.Duration{k.NodeStatusUpdateFrequency.Duration, k.NodeStatusReportFrequency.Duration}, fields)
+		require.NoError(t, c.Set("node-status-update-frequency", "3s"))
+		assert.Equal(t, want[1], c.Kubelet().NodeStatusReportFrequency.Duration, "a flag does not")
+	}
+}

@@ -99,11 +99,23 @@ func (c *Config) node(k *v1beta1.KubeletConfiguration, r node.Resources) node.Co
 		MemoryQoS: memoryQoS(k),
 		Capacity:  r.Capacity, Allocatable: r.Allocatable, MaxPods: podLimit(int(k.MaxPods), int(k.PodsPerCore), r.Capacity), PodPidsLimit: max(*k.PodPidsLimit, 0),
 		PodLogsDir: k.PodLogsDir, CgroupRoot: k.CgroupRoot, CgroupDriver: cgroup.Driver(k.CgroupDriver), DisableCgroups: !*k.CgroupsPerQOS,
+		MaxImages:            imageLimit(int(*k.NodeStatusMaxImages)),
 		AllowedUnsafeSysctls: k.AllowedUnsafeSysctls, ResolvConf: *k.ResolverConfig, ClusterDNS: k.ClusterDNS, ClusterDomain: k.ClusterDomain,
 	}
 	n.PodsCgroupLimits = corev1.ResourceList{} // none
 	if slices.Contains(k.EnforceNodeAllocatable, enforcePods) {
 		n.PodsCgroupLimits = r.PodsCgroupLimits
+	}
+	return n
+}
+
+// imageLimit is the number of images that are reported, of which 0 is the default here.
+func imageLimit(n int) int {
+	switch n {
+	case 0:
+		return node.NoImages
+	case -1:
+		return node.AllImages
 	}
 	return n
 }

@@ -97,6 +97,9 @@ func TestSettings_ByFlag(t *testing.T) {
 	for args, check := range map[string]func(s kubeletconfig.Settings) any{
 		"-max-pods=7":                                       func(s kubeletconfig.Settings) any { return s.Node.MaxPods == 7 },
 		"-pods-per-core=3":                                  func(s kubeletconfig.Settings) any { return s.Node.MaxPods == 6 },
+		"-node-status-max-images=7":                         func(s kubeletconfig.Settings) any { return s.Node.MaxImages == 7 },
+		"-node-status-max-images=-1":                        func(s kubeletconfig.Settings) any { return s.Node.MaxImages == node.AllImages },
+		"-node-status-max-images=0":                         func(s kubeletconfig.Settings) any { return s.Node.MaxImages == node.NoImages },
 		"-pod-max-pids=100":                                 func(s kubeletconfig.Settings) any { return s.Node.PodPidsLimit == 100 },
 		"-enforce-node-allocatable=none":                    func(s kubeletconfig.Settings) any { return len(s.Node.EffectivePodsCgroupLimits()) == 0 },
 		"-cgroup-root=/edge":                                func(s kubeletconfig.Settings) any { return s.Node.CgroupRoot == "/edge" },
@@ -239,6 +242,8 @@ func TestValidate_BadValues(t *testing.T) {
 		`"eventRecordQPS":-1`:                                   "eventRecordQPS: -1",
 		`"eventBurst":-1`:                                       "eventBurst: -1",
 		`"nodeStatusMaxImages":-2`:                              "nodeStatusMaxImages: -2",
+		`"nodeStatusUpdateFrequency":"10ms"`:                    "nodeStatusUpdateFrequency: 10ms must be at least 1s",
+		`"nodeStatusReportFrequency":"-1s"`:                     "nodeStatusReportFrequency: -1s must be at least 1s",
 		`"nodeLeaseDurationSeconds":-1`:                         "nodeLeaseDurationSeconds: -1",
 		`"containerLogMaxFiles":1`:                              "containerLogMaxFiles: 1",
 		`"containerLogMaxWorkers":0`:                            "containerLogMaxWorkers: 0",

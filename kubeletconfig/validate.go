@@ -90,6 +90,9 @@ func (v *validator) durations() {
 	} {
 		v.fail(d <= 0, "%s: %v must be positive", field, d)
 	}
+	for field, d := range map[string]time.Duration{"nodeStatusUpdateFrequency": v.NodeStatusUpdateFrequency.Duration, "nodeStatusReportFrequency": v.NodeStatusReportFrequency.Duration} {
+		v.fail(d < time.Second, "%s: %v must be at least 1s", field, d)
+	}
 	v.fail(v.ImageMinimumGCAge.Duration < 0, "imageMinimumGCAge: %v must not be negative", v.ImageMinimumGCAge.Duration)
 	longest := v.ImageMaximumGCAge.Duration
 	v.fail(longest < 0 || longest > 0 && longest <= v.ImageMinimumGCAge.Duration, "imageMaximumGCAge: %v must be 0 or above imageMinimumGCAge, %v", longest, v.ImageMinimumGCAge.Duration)

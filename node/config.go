@@ -41,6 +41,8 @@ type Config struct {
 	// and so on. Default: Capacity without what hard eviction thresholds keep available; with a simulated runtime no bound.
 	Allocatable corev1.ResourceList
 	MaxPods     int // pods that run at once. Default: 0, no bound
+	// MaxImages are the images that are reported, largest first (nodeStatusMaxImages of a kubelet); AllImages or NoImages. Default: 50.
+	MaxImages int
 	// PodsCgroupLimits bounds the cgroup of all pods: cpu (as a weight), memory (bytes) and ResourcePIDs (processes). A kubelet that
 	// enforces node allocatable sets capacity minus reservations; that is more than Allocatable, which leaves out the hard eviction
 	// thresholds too, so that pods are evicted before the kernel kills a process. Empty but not nil: no limits.
@@ -105,6 +107,9 @@ func (c Config) Check() error {
 			fail("IPs: invalid IP address %q", ip)
 		}
 	}
+	if c.MaxImages < NoImages {
+		fail("MaxImages %d is negative, and neither AllImages nor NoImages", c.MaxImages)
+	}
 	if c.MaxPods < 0 {
 		fail("MaxPods %d is negative", c.MaxPods)
 	}
@@ -166,7 +171,7 @@ func (c Config) StatusConfig(nodeName string, machine fs.FS) StatusConfig {
 	}
 	return StatusConfig{
 		Resources: Resources{Capacity: c.Capacity, Allocatable: c.Allocatable}, MaxPods: c.MaxPods, Info: DetectInfo(machine), Port: c.Port,
-		Addresses: addresses,
+		Addresses: addresses, MaxImages: c.MaxImages,
 	}
 }
 

@@ -25,6 +25,7 @@ func resources(list ...string) corev1.ResourceList {
 func TestConfig_CheckRejectsContradictions(t *testing.T) {
 	for want, c := range map[string]node.Config{
 		"node: PodPidsLimit -1 is negative; 0 sets no bound":                              {PodPidsLimit: -1},
+		"node: MaxImages -3 is negative, and neither AllImages nor NoImages":              {MaxImages: -3},
 		"node: MaxPods -1 is negative":                                                    {MaxPods: -1},
 		"node: PodPidsLimit and PodsCgroupLimits need cgroups; remove DisableCgroups":     {PodPidsLimit: 1, DisableCgroups: true},
 		"node: PodPidsLimit 11 is more than PodsCgroupLimits[pid] of 10":                  {PodPidsLimit: 11, PodsCgroupLimits: resources("pid=10")},

@@ -19,6 +19,12 @@ const (
 	maxImageNames    = 5
 )
 
+// Values of StatusConfig.MaxImages that are no numbers.
+const (
+	AllImages = -1
+	NoImages  = -2
+)
+
 // StatusConfig describes a Status. Functions must not block for long; nil ones have
 // nothing to tell.
 type StatusConfig struct {
@@ -32,7 +38,7 @@ type StatusConfig struct {
 	Addresses                   func() ([]corev1.NodeAddress, error)
 	Runtime                     func() runtime.Status // the last status of the runtime
 	Images                      func(ctx context.Context) ([]runtime.Image, error)
-	MaxImages                   int // images that are reported, largest first. Default: 50; -1: all
+	MaxImages                   int // images that are reported, largest first; AllImages or NoImages. Default: 50
 	// VolumesInUse are the attached volumes that pods use.
 	VolumesInUse func() []corev1.UniqueVolumeName
 	// DeclaredFeatures are reported as they are, sorted. Default: none
@@ -134,7 +140,10 @@ func setRuntime(st *corev1.NodeStatus, rt runtime.Status) {
 func containerImages(images []runtime.Image, limit int) []corev1.ContainerImage {
 	images = slices.Clone(images)
 	slices.SortFunc(images, func(a, b runtime.Image) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.ID, b.ID)) })
-	if limit >= 0 && len(images) > limit {
+	switch {
+	case limit == NoImages:
+		return []corev1.ContainerImage{} // those that were reported before are removed
+	case limit >= 0 && len(images) > limit:
 		images = images[:limit]
 	}
 	var out []corev1.ContainerImage

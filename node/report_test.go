@@ -95,8 +95,14 @@ func TestStatus_ImagesAreTheLargest(t *testing.T) {
 
 	cfg.MaxImages = 2
 	assert.Len(t, statusOf(t, cfg).Images, 2)
-	cfg.MaxImages = -1
+	cfg.MaxImages = AllImages
 	assert.Len(t, statusOf(t, cfg).Images, 62)
+	cfg.MaxImages = NoImages
+	none := statusOf(t, cfg).Images
+	assert.NotNil(t, none, "those that an API server has are removed")
+	assert.Empty(t, none)
+	machine := Config{MaxImages: 7}.StatusConfig("n", fstest.MapFS{})
+	assert.Equal(t, 7, machine.MaxImages)
 }
 
 func TestStatus_ReportsWhatItCanFindOut(t *testing.T) {

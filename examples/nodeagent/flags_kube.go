@@ -120,6 +120,7 @@ func (f *flags) connect(cfg *rest.Config, renewal []agent.Option, plugins plugin
 		Objects: objects,
 		Labels:  f.labels(), Taints: settings.RegisterWithTaints, NoRegistration: !f.kube.register,
 		ProviderID: settings.ProviderID, LeaseDuration: time.Duration(settings.NodeLeaseDurationSeconds) * time.Second,
+		StatusPeriod: settings.NodeStatusUpdateFrequency.Duration, ReportPeriod: settings.NodeStatusReportFrequency.Duration,
 		ResetExtendedResources: f.devices.isNew,
 	}
 	if csi != nil {

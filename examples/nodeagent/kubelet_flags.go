@@ -52,10 +52,9 @@ func unsupportedFlags() map[string]string {
 		noEvents  = "remove it; events are aggregated and have a limit of their own"
 	)
 	return map[string]string{
-		"rotate-certificates!":                           "remove it; a certificate that was requested with -bootstrap-kubeconfig is renewed",
-		"rotate-server-certificates!":                    "remove it; with -kubeconfig and without -tls-cert-file, the certificate of the server is requested from the cluster and renewed",
-		"node-status-update-frequency":                   "remove it; the status of the Node is sent within ten seconds of a change, conditions within one",
-		"node-status-max-images cloud-provider pod-cidr": "remove it; the agent behaves as a kubelet without it",
+		"rotate-certificates!":        "remove it; a certificate that was requested with -bootstrap-kubeconfig is renewed",
+		"rotate-server-certificates!": "remove it; with -kubeconfig and without -tls-cert-file, the certificate of the server is requested from the cluster and renewed",
+		"cloud-provider pod-cidr":     "remove it; the agent behaves as a kubelet without it",
 		"address port read-only-port healthz-port healthz-bind-address enable-server!": useListen,
 		"anonymous-auth! authorization-mode authentication-token-webhook!":             useAuth,
 		"event-qps event-burst": noEvents,
@@ -74,7 +73,7 @@ func fieldFlags() []string {
 	return []string{
 		"authentication-token-webhook-cache-ttl", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl",
 		"cgroups-per-qos", "cpu-manager-policy-options", "cpu-manager-reconcile-period", "enable-debugging-handlers", "enforce-node-allocatable", "feature-gates", "kube-api-burst", "kube-api-qps",
-		"provider-id", "reserved-memory", "runtime-request-timeout", "serialize-image-pulls", "streaming-connection-idle-timeout", "tls-cipher-suites", "tls-min-version",
+		"node-status-max-images", "node-status-update-frequency", "provider-id", "reserved-memory", "runtime-request-timeout", "serialize-image-pulls", "streaming-connection-idle-timeout", "tls-cipher-suites", "tls-min-version",
 		"topology-manager-policy-options",
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/node"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/server"
 )
@@ -48,7 +49,7 @@ func TestParse_AcceptsNamesOfTheKubelet(t *testing.T) {
 // Each flag of a kubelet is supported, or the error says what to do.
 func TestParse_ExplainsUnsupportedFlagsOfTheKubelet(t *testing.T) {
 	for _, arg := range []string{
-		"--address=0.0.0.0", "--read-only-port=0", "--fail-swap-on", "--node-status-update-frequency=1s",
+		"--address=0.0.0.0", "--read-only-port=0", "--fail-swap-on", "--pod-cidr=10.0.0.0/24",
 		"--event-qps=1", "--rotate-certificates", "--max-open-files=9", "--lock-file=/l", "--contention-profiling",
 		"--hairpin-mode=none", "--enable-controller-attach-detach", "--fail-cgroupv1=false", "--runonce",
 	} {
@@ -79,7 +80,7 @@ func TestParse_FlagsOfFields(t *testing.T) {
 	require.NoError(t, os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nenforceNodeAllocatable: [pods]\nkubeAPIQPS: 7\ntlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]\n"), 0o600))
 	f, err := parse([]string{
 		"-config", config, "-manifests", "/m", "--enforce-node-allocatable=none", "--cgroups-per-qos=false", "--serialize-image-pulls", "--runtime-request-timeout=9s", "--kube-api-burst=3",
-		"--provider-id=x://1", "--streaming-connection-idle-timeout=5m", "--enable-debugging-handlers=false", "--tls-min-version=VersionTLS13", "--feature-gates=KubeletEnsureSecretPulledImages=false",
+		"--provider-id=x://1", "--node-status-update-frequency=3s", "--node-status-max-images=-1", "--streaming-connection-idle-timeout=5m", "--enable-debugging-handlers=false", "--tls-min-version=VersionTLS13", "--feature-gates=KubeletEnsureSecretPulledImages=false",
 	}, io.Discard)
 	require.NoError(t, err)
 	k := f.config.effective.Kubelet()
@@ -96,6 +97,8 @@ func TestParse_FlagsOfFields(t *testing.T) {
 	assert.Empty(t, s.Node.EffectivePodsCgroupLimits())
 	assert.Equal(t, 9*time.Second, s.CRI.Timeout)
 	assert.Equal(t, 1, s.CRI.Pulls.MaxParallel)
+	assert.Equal(t, 3*time.Second, k.NodeStatusUpdateFrequency.Duration)
+	assert.Equal(t, node.AllImages, s.Node.MaxImages)
 	assert.Equal(t, cri.NeverVerify, s.CRI.ImageAccess.Policy)
 	encrypted, err := f.config.effective.TLS()
 	require.NoError(t, err)
