@@ -26,7 +26,8 @@ type Kube struct {
 
 	mu         sync.Mutex // guards the fields below
 	agent      nodeAgent
-	unanswered time.Time // when a request was last not answered in time; zero: never
+	unanswered time.Time            // when a request was last not answered in time; zero: never
+	addresses  []corev1.NodeAddress // of the Node, as last received
 }
 
 // nodeAgent is what a Kube needs to know of its agent.

@@ -61,7 +61,15 @@ type NodeConfig struct {
 	Taints        []corev1.Taint
 	ProviderID    string // set when the Node is registered
 	Unschedulable bool   // registered as cordoned
-	Hostname      string // of the label kubernetes.io/hostname. Default: the name of the node
+	// ExternalCloudProvider leaves the addresses of the Node to the cloud controller manager of the cluster, as a kubelet with
+	// --cloud-provider=external does: the Node keeps those that it has, and is registered with the taint on which that
+	// manager initializes it. Kube.NodeAddresses has them. Default: the addresses are those of Reporter.
+	ExternalCloudProvider bool
+	// NodeIPs are those that the operator gives (--node-ip of a kubelet). With ExternalCloudProvider they are a hint for the
+	// cloud, and the addresses of Reporter are those of the Node until the cloud gives others; without any, the Node has only
+	// its host name until then.
+	NodeIPs  []string
+	Hostname string // of the label kubernetes.io/hostname. Default: the name of the node
 	// NoRegistration leaves the creation of the Node to others.
 	NoRegistration bool
 

@@ -35,8 +35,9 @@ func (n *Node) loadLabels() map[string]string {
 	return kept.Labels
 }
 
-// noteLabels remembers the labels of the Node. n.mu is held.
-func (n *Node) noteLabels(current *corev1.Node) {
+// note remembers the labels and the addresses of the Node. n.mu is held.
+func (n *Node) note(current *corev1.Node) {
+	n.kube.noteAddresses(current)
 	n.lastLabels = current.Labels
 	if n.lastLabels == nil {
 		n.lastLabels = map[string]string{}

@@ -71,7 +71,7 @@ func (n *Node) set(current *corev1.Node) {
 	n.mu.Lock()
 	n.current = current
 	if current != nil {
-		n.noteLabels(current)
+		n.note(current)
 	}
 	n.mu.Unlock()
 	if current != nil {
@@ -85,7 +85,7 @@ func (n *Node) observe(response *corev1.Node) {
 	n.mu.Lock()
 	if !n.hasNewer(response) {
 		n.current = response
-		n.noteLabels(response)
+		n.note(response)
 	}
 	n.mu.Unlock()
 	n.kube.store.setNodeKnown() // last: it delivers pods, which are admitted by the labels
@@ -176,7 +176,7 @@ func (n *Node) register(ctx context.Context, status corev1.NodeStatus, now time.
 	if !n.cfg.NoRegistration {
 		created := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: n.kube.cfg.NodeName, Labels: maps.Clone(n.cfg.Labels), Annotations: maps.Clone(n.cfg.Annotations)},
-			Spec:       corev1.NodeSpec{Taints: slices.Clone(n.cfg.Taints), ProviderID: n.cfg.ProviderID, Unschedulable: n.cfg.Unschedulable},
+			Spec:       corev1.NodeSpec{Taints: n.cfg.registrationTaints(), ProviderID: n.cfg.ProviderID, Unschedulable: n.cfg.Unschedulable},
 		}
 		created = n.desired(created, status, now, true)
 		created, err := nodes.Create(ctx, created, metav1.CreateOptions{})
@@ -237,6 +237,7 @@ func (n *Node) desired(current *corev1.Node, status corev1.NodeStatus, now time.
 			metav1.SetMetaDataAnnotation(&d.ObjectMeta, key, value)
 		}
 	}
+	n.cfg.setProvidedIP(&d.ObjectMeta)
 	s := &d.Status
 	s.Capacity = resources(s.Capacity, status.Capacity)
 	if start && n.cfg.ResetExtendedResources != nil {
@@ -252,9 +253,7 @@ func (n *Node) desired(current *corev1.Node, status corev1.NodeStatus, now time.
 	runtimeVersion := s.NodeInfo.ContainerRuntimeVersion
 	s.NodeInfo = status.NodeInfo
 	setDefault(&s.NodeInfo.ContainerRuntimeVersion, runtimeVersion)
-	if status.Addresses != nil {
-		s.Addresses = status.Addresses
-	}
+	s.Addresses = n.cfg.addresses(s.Addresses, status.Addresses)
 	if status.Images != nil {
 		s.Images = status.Images
 	}

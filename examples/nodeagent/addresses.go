@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,11 +16,12 @@ import (
 type addresses struct {
 	*node.AddressDetector
 	nodeName string
+	ofNode   func() []corev1.NodeAddress // of the Node, to which a cloud gives them; nil: none does
 }
 
 // newAddresses returns those of a node of a cluster. It does no I/O.
 func newAddresses(nodeName string, nodeIPs []string) *addresses {
-	return &addresses{node.NewAddressDetector(node.AddressConfig{NodeName: nodeName, IPs: nodeIPs}), nodeName}
+	return &addresses{AddressDetector: node.NewAddressDetector(node.AddressConfig{NodeName: nodeName, IPs: nodeIPs}), nodeName: nodeName}
 }
 
 // nodeIPs returns the addresses of -node-ip.
@@ -56,8 +58,42 @@ func (a *addresses) Detect() ([]corev1.NodeAddress, error) {
 	return all, nil
 }
 
+// IPs returns the IPs of the node, primary first. Until a cloud has given the Node addresses they are those of the machine.
+func (a *addresses) IPs() []string {
+	if a.ofNode != nil {
+		if ips, _ := a.given(); len(ips) > 0 {
+			return ips
+		}
+	}
+	return a.AddressDetector.IPs()
+}
+
+// given returns the addresses of the Node: internal IPs before external ones, and names.
+func (a *addresses) given() (ips, hostnames []string) {
+	all := a.ofNode()
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeExternalDNS} {
+		for _, address := range all {
+			isIP := net.ParseIP(address.Address) != nil
+			switch {
+			case address.Type != kind || address.Address == "":
+			case isIP && !slices.Contains(ips, address.Address):
+				ips = append(ips, address.Address)
+			case !isIP && kind != corev1.NodeInternalIP && kind != corev1.NodeExternalIP && !slices.Contains(hostnames, address.Address):
+				hostnames = append(hostnames, address.Address)
+			}
+		}
+	}
+	return ips, hostnames
+}
+
 // names returns what the serving certificate of the node is for; nothing while no address is known.
 func (a *addresses) names() (ips, hostnames []string) {
+	if a.ofNode != nil {
+		if ips, hostnames = a.given(); len(ips) == 0 {
+			return nil, nil
+		}
+		return ips, hostnames
+	}
 	ips = a.IPs()
 	if len(ips) > 0 && net.ParseIP(a.nodeName) == nil {
 		hostnames = []string{a.nodeName}

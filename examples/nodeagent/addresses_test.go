@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/node"
@@ -79,6 +80,43 @@ func TestAddresses_Given(t *testing.T) {
 		assert.Equal(t, tc.ips, ips, name)
 		assert.Equal(t, tc.hostnames, hostnames, name)
 	}
+}
+
+// KU-13: pods and the certificate have the addresses that a cloud has given the Node.
+func TestAddresses_OfACloud(t *testing.T) {
+	for _, args := range [][]string{{"-cloud-provider", "external", "-manifests", "/m"}, {"-cloud-provider", "aws", "-kubeconfig", "/k"}} {
+		_, err := parse(args, io.Discard)
+		require.ErrorContains(t, err, "-cloud-provider")
+	}
+	dir := t.TempDir()
+	f, err := parse([]string{
+		"-kubeconfig", unreachableCluster(t, dir), "-node-name", "n", "-root-dir", dir, "-pod-logs-dir", dir, "-cloud-provider=external", "-node-ip=192.0.2.1",
+	}, io.Discard)
+	require.NoError(t, err)
+	_, err = f.cluster(t.Context(), pluginDirs{}, &lateAccounts{}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.NotNil(t, f.addresses.ofNode)
+
+	var given []corev1.NodeAddress
+	f.addresses.ofNode = func() []corev1.NodeAddress { return given }
+	described, err := f.describe(node.Config{}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	names := func() string {
+		ips, hostnames := f.addresses.names()
+		return fmt.Sprint(ips, hostnames)
+	}
+	assert.Equal(t, []string{"192.0.2.1"}, described.HostIPs(), "of the machine, until there are others")
+	assert.Equal(t, "[] []", names())
+	given = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "n"}}
+	assert.Equal(t, []string{"192.0.2.1"}, described.HostIPs())
+	assert.Equal(t, "[] []", names(), "a name alone is no reason for a certificate")
+	given = []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: "n"}, {Type: corev1.NodeExternalIP, Address: "198.51.100.7"}, {Type: corev1.NodeInternalDNS, Address: "n.internal"},
+		{Type: corev1.NodeInternalIP, Address: "10.1.0.7"}, {Type: corev1.NodeExternalDNS, Address: "n"}, {Type: corev1.NodeExternalIP, Address: "2001:db8::7"},
+		{Type: corev1.NodeInternalIP, Address: "invalid"},
+	}
+	assert.Equal(t, []string{"10.1.0.7", "2001:db8::7"}, described.HostIPs(), "of each family one, internal ones first")
+	assert.Equal(t, "[10.1.0.7 198.51.100.7 2001:db8::7] [n n.internal]", names())
 }
 
 func TestParse_NodeIPs(t *testing.T) {

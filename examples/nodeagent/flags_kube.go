@@ -32,14 +32,19 @@ type kubeFlags struct {
 	kubeconfig, bootstrap string
 	certDir               string
 	taints                string
+	cloudProvider         string
 	register              bool
 }
+
+// externalCloud is the only cloud provider of a kubelet.
+const externalCloud = "external"
 
 func (f *kubeFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of a cluster: this machine is a node of it and runs the pods that are bound to it. User: system:node:<-node-name> in the group system:nodes")
 	fs.StringVar(&f.bootstrap, "bootstrap-kubeconfig", "", "credentials to request a client certificate with, if -kubeconfig does not exist or its certificate has expired; -kubeconfig is written, and the certificate renewed")
 	fs.StringVar(&f.certDir, "cert-dir", "", "directory of requested certificates. Default: pki below -root-dir")
 	fs.StringVar(&f.taints, "register-with-taints", "", "taints of the Node when it is registered: key=value:effect,…")
+	fs.StringVar(&f.cloudProvider, "cloud-provider", "", "external: the cloud controller manager of the cluster initializes the Node and sets its addresses")
 	fs.BoolVar(&f.register, "register-node", true, "create the Node object if it does not exist")
 }
 
@@ -48,6 +53,8 @@ func (f *kubeFlags) check(nodeName string, fail func(bad bool, format string, ar
 		fail(true, "-node-name %q: not the name of a Node: %s", nodeName, strings.Join(bad, "; "))
 	}
 	fail(f.bootstrap != "" && f.kubeconfig == "", "-bootstrap-kubeconfig needs -kubeconfig, the file to write")
+	fail(f.cloudProvider != "" && f.cloudProvider != externalCloud, "-cloud-provider %q: must be %s or empty", f.cloudProvider, externalCloud)
+	fail(f.cloudProvider != "" && f.kubeconfig == "", "-cloud-provider needs -kubeconfig")
 	fail(f.certDir != "" && !filepath.IsAbs(f.certDir), "-cert-dir %q: must be an absolute path", f.certDir)
 }
 
@@ -100,6 +107,9 @@ func (f *flags) connect(cfg *rest.Config, renewal []agent.Option, plugins plugin
 		return nil, err
 	}
 	f.metrics.node.MirrorPods = k.MirrorPods
+	if f.kube.cloudProvider == externalCloud {
+		f.addresses.ofNode = k.NodeAddresses
+	}
 	var topology func() map[string]string
 	sources := filepath.Join(f.rootDir, "sources", "api")
 	storage, err := k.Storage(kube.StorageConfig{Dir: filepath.Join(sources, "storage"), Topology: func() map[string]string { return topology() }})
@@ -121,6 +131,7 @@ func (f *flags) connect(cfg *rest.Config, renewal []agent.Option, plugins plugin
 		Labels:  f.labels(), Taints: settings.RegisterWithTaints, NoRegistration: !f.kube.register,
 		ProviderID: settings.ProviderID, LeaseDuration: time.Duration(settings.NodeLeaseDurationSeconds) * time.Second,
 		StatusPeriod: settings.NodeStatusUpdateFrequency.Duration, ReportPeriod: settings.NodeStatusReportFrequency.Duration,
+		ExternalCloudProvider: f.kube.cloudProvider == externalCloud, NodeIPs: f.nodeIPs(),
 		ResetExtendedResources: f.devices.isNew,
 	}
 	if csi != nil {

@@ -54,7 +54,7 @@ func unsupportedFlags() map[string]string {
 	return map[string]string{
 		"rotate-certificates!":        "remove it; a certificate that was requested with -bootstrap-kubeconfig is renewed",
 		"rotate-server-certificates!": "remove it; with -kubeconfig and without -tls-cert-file, the certificate of the server is requested from the cluster and renewed",
-		"cloud-provider pod-cidr":     "remove it; the agent behaves as a kubelet without it",
+		"pod-cidr":                    "remove it; the agent behaves as a kubelet without it",
 		"address port read-only-port healthz-port healthz-bind-address enable-server!": useListen,
 		"anonymous-auth! authorization-mode authentication-token-webhook!":             useAuth,
 		"event-qps event-burst": noEvents,
