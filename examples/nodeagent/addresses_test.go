@@ -111,8 +111,12 @@ func TestAddresses_OfACloud(t *testing.T) {
 	assert.Equal(t, []string{"192.0.2.1"}, described.HostIPs())
 	assert.Equal(t, "[] []", names(), "a name alone is no reason for a certificate")
 	given = []corev1.NodeAddress{
-		{Type: corev1.NodeHostName, Address: "n"}, {Type: corev1.NodeExternalIP, Address: "198.51.100.7"}, {Type: corev1.NodeInternalDNS, Address: "n.internal"},
-		{Type: corev1.NodeInternalIP, Address: "10.1.0.7"}, {Type: corev1.NodeExternalDNS, Address: "n"}, {Type: corev1.NodeExternalIP, Address: "2001:db8::7"},
+		{Type: corev1.NodeHostName, Address: "n"},
+		{Type: corev1.NodeExternalIP, Address: "198.51.100.7"},
+		{Type: corev1.NodeInternalDNS, Address: "n.internal"},
+		{Type: corev1.NodeInternalIP, Address: "10.1.0.7"},
+		{Type: corev1.NodeExternalDNS, Address: "n"},
+		{Type: corev1.NodeExternalIP, Address: "2001:db8::7"},
 		{Type: corev1.NodeInternalIP, Address: "invalid"},
 	}
 	assert.Equal(t, []string{"10.1.0.7", "2001:db8::7"}, described.HostIPs(), "of each family one, internal ones first")
