@@ -90,7 +90,8 @@ func rejectedLimit(t tree, desired int64, err error) error {
 	return fmt.Errorf("%w: %w", inUseError(desired), err)
 }
 
-// inUseError has not how much is used: it becomes part of the status, which would change at each try.
+// inUseError has the kubelet's words, which programs read, but not how much is used: it becomes part of the status, which
+// would change at each try.
 func inUseError(limit int64) error {
-	return fmt.Errorf("memory limit of %d bytes not set: as much or more is in use; it is tried again", limit)
+	return fmt.Errorf("cannot set memory limit (%d) below current usage; it is tried again", limit)
 }

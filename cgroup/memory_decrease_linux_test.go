@@ -54,7 +54,7 @@ func TestEnsure_KeepsMemoryInUse(t *testing.T) {
 	ensure(m, sized("500m", "64Mi"), "67108864", "")
 	write("memory.max", "67108864")
 	write("memory.current", "33554432")
-	const inUse = "memory limit of 33554432 bytes not set: as much or more is in use; it is tried again"
+	const inUse = "cannot set memory limit (33554432) below current usage; it is tried again"
 	for range 2 {
 		ensure(m, sized("200m", "32Mi"), "67108864", inUse)
 		assert.Equal(t, "20000 100000", read(t, root, dir, "cpu.max"))
@@ -72,7 +72,7 @@ func TestEnsure_KeepsMemoryInUse(t *testing.T) {
 	ensure(next, sized("300m", "32Mi"), "33554432", "")
 
 	write("memory.max", "max")
-	ensure(next, sized("200m", "16Mi"), "max", "memory limit of 16777216 bytes not set: as much or more is in use; it is tried again")
+	ensure(next, sized("200m", "16Mi"), "max", "cannot set memory limit (16777216) below current usage; it is tried again")
 	require.NoError(t, os.Remove(filepath.Join(root, dir, "memory.current")))
 	ensure(next, sized("200m", "16Mi"), "16777216", "")
 }
@@ -96,7 +96,7 @@ func TestEnsure_ThrottlesNoMemoryInUse(t *testing.T) {
 	require.Equal(t, "41943040", read(t, root, dir, "memory.high"))
 	write("memory.current", "40000000")
 	for range 2 {
-		require.ErrorContains(t, ensure("32Mi"), "memory limit of 33554432 bytes not set")
+		require.ErrorContains(t, ensure("32Mi"), "memory limit (33554432) below current usage")
 		require.Equal(t, []string{"67108864", "41943040"}, []string{read(t, root, dir, "memory.max"), read(t, root, dir, "memory.high")})
 	}
 	write("memory.current", "1000")
@@ -217,7 +217,7 @@ func TestRaise_LowersNoLimit(t *testing.T) {
 		require.Equal(t, []string{"80000 100000", "134217728"}, limits())
 		write("memory.current", "40000000")
 		_, err = m.Raise(t.Context(), sized("800m", "32Mi"))
-		require.ErrorContains(t, err, "memory limit of 33554432 bytes not set", "its containers are not resized")
+		require.ErrorContains(t, err, "memory limit (33554432) below current usage", "its containers are not resized")
 		write("memory.current", "1000")
 		_, err = m.Ensure(t.Context(), sized("200m", "32Mi"))
 		require.NoError(t, err)

@@ -39,7 +39,7 @@ func TestEnsure_KeepsTheMemoryOfAllPods(t *testing.T) {
 	for range 2 {
 		ensure("67108864", "FailedNodeAllocatableEnforcement", 1)
 	}
-	assert.Contains(t, events[0].Message, "memory limit of 33554432 bytes not set: as much or more is in use")
+	assert.Contains(t, events[0].Message, "cannot set memory limit (33554432) below current usage")
 	write("memory.stat", "anon 30000000\nfile 10000000\nactive_file 2000000\ninactive_file 8000000")
 	ensure("33554432", "NodeAllocatableEnforced", 2)
 	write("memory.max", "33554432")
@@ -79,7 +79,7 @@ func TestEnsure_KeepsTheMemoryOfAllPodsOnV1(t *testing.T) {
 		require.Equal(t, "134217728", limit())
 	}
 	require.Len(t, events, 1)
-	assert.Contains(t, events[0].Message, "memory limit of 16777216 bytes not set: as much or more is in use")
+	assert.Contains(t, events[0].Message, "cannot set memory limit (16777216) below current usage")
 	end()
 	_, err = next.Ensure(t.Context(), sized("500m", "64Mi"))
 	require.NoError(t, err)

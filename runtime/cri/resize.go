@@ -23,25 +23,33 @@ func (t *applyRun) updateResources(ctx context.Context, a runtime.Action) error 
 		return fmt.Errorf("update resources: %w", err)
 	}
 	linux := update(t.translator().Resources(spec))
-	if err := t.checkMemoryInUse(ctx, a.ID, linux.GetMemoryLimitInBytes()); err != nil {
-		return fmt.Errorf("update resources: %w", err)
+	limit := linux.GetMemoryLimitInBytes()
+	lowers := limit > 0 && t.isLowerLimit(a.ID, limit)
+	if lowers && t.c.cfg.Node.CgroupV2 {
+		if err := t.checkMemoryInUse(ctx, a.ID, limit); err != nil {
+			return fmt.Errorf("update resources: %w", err)
+		}
 	}
 	t.markChanged()
 	_, err := do(ctx, t.c, "UpdateContainerResources", a.ID, t.c.cfg.Timeout, t.c.rs.UpdateContainerResources,
 		&v1.UpdateContainerResourcesRequest{ContainerId: a.ID, Linux: linux})
 	// Whatever came of it, what is known of the container is no longer so.
 	t.c.facts.forgetContainer(t.pod.UID, a.ID)
+	if err != nil && lowers && !t.c.cfg.Node.CgroupV2 && ctx.Err() == nil {
+		// The kernel has rejected the limit. What the runtime says of that has figures that differ at each try.
+		if inUse := t.checkMemoryInUse(ctx, a.ID, limit); inUse != nil {
+			return fmt.Errorf("update resources: %w", inUse)
+		}
+	}
 	return err
 }
 
 // checkMemoryInUse returns an error if a lower memory limit would take memory from a running
 // container that it uses: on cgroup v2 the kernel reclaims that, and kills processes if it
-// cannot. On v1 it rejects such a limit itself. This is a best effort, as in the kubelet: the
-// container may use more a moment later, and the page cache counts as used.
+// cannot. On v1 it rejects such a limit itself, after it has reclaimed what it can. This is a
+// best effort, as in the kubelet: the container may use more a moment later, and the page cache
+// counts as used.
 func (t *applyRun) checkMemoryInUse(ctx context.Context, id string, limit int64) error {
-	if !t.c.cfg.Node.CgroupV2 || limit <= 0 || !t.isLowerLimit(id, limit) {
-		return nil
-	}
 	resp, err := do(ctx, t.c, "ContainerStats", id, t.c.cfg.Timeout, t.c.rs.ContainerStats, &v1.ContainerStatsRequest{ContainerId: id})
 	if errors.Is(err, runtime.ErrUnsupported) {
 		return nil
@@ -54,8 +62,8 @@ func (t *applyRun) checkMemoryInUse(ctx context.Context, id string, limit int64)
 	if usage < uint64(limit) {
 		return nil
 	}
-	// Not how much: it becomes part of the status, which would change at each try.
-	return fmt.Errorf("memory limit of %d bytes not set: as much or more is in use; it is tried again", limit)
+	// In the kubelet's words, which programs read, but without the usage: it becomes part of the status, which would change at each try.
+	return fmt.Errorf("cannot set memory limit (%d) below current usage; it is tried again", limit)
 }
 
 // isLowerLimit reports whether a memory limit is lower than the observed one, as far as is known.

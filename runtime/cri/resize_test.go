@@ -18,8 +18,8 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// On cgroup v2 memory that a container uses is not taken away, because the kernel would kill for it.
-// The runtime is asked for the usage only if the limit is lowered.
+// On cgroup v2 memory that a container uses is not taken away, because the kernel would kill for it. On v1, which rejects that, the
+// error is the same. The runtime is asked for the usage only if the limit is lowered.
 func TestApply_KeepsMemoryInUse(t *testing.T) {
 	const mi = 1 << 20
 	bytes := func(n uint64) *v1.UInt64Value { return &v1.UInt64Value{Value: n} }
@@ -29,13 +29,17 @@ func TestApply_KeepsMemoryInUse(t *testing.T) {
 		limit    string
 		usage    *v1.MemoryUsage // nil: no stats
 		fail     error           // of the stats
+		rejected error           // of the update
 		measured int
 		problem  string
 	}{
 		"less is used":             {has: 64 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(32*mi - 1)}, measured: 1},
-		"as much is used":          {has: 64 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(32 * mi)}, measured: 1, problem: "update resources: memory limit of 33554432 bytes not set: as much or more is in use; it is tried again"},
-		"the working set alone":    {has: 64 * mi, limit: "32Mi", usage: &v1.MemoryUsage{WorkingSetBytes: bytes(40 * mi)}, measured: 1, problem: "as much or more is in use"},
-		"a first limit":            {limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(40 * mi)}, measured: 1, problem: "as much or more is in use"},
+		"as much is used":          {has: 64 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(32 * mi)}, measured: 1, problem: "update resources: cannot set memory limit (33554432) below current usage; it is tried again"},
+		"the working set alone":    {has: 64 * mi, limit: "32Mi", usage: &v1.MemoryUsage{WorkingSetBytes: bytes(40 * mi)}, measured: 1, problem: "below current usage"},
+		"a first limit":            {limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(40 * mi)}, measured: 1, problem: "below current usage"},
+		"rejected by cgroup v1":    {v1: true, has: 64 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(40 * mi)}, rejected: status.Error(codes.Unknown, "current usage: 41943040, peak: 5"), measured: 1, problem: "update resources: cannot set memory limit (33554432) below current usage; it is tried again"},
+		"rejected for another":     {v1: true, has: 64 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(mi)}, rejected: status.Error(codes.Unknown, "no such cgroup"), measured: 1, problem: "no such cgroup"},
+		"rejected although higher": {v1: true, has: 16 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(40 * mi)}, rejected: status.Error(codes.Unknown, "no such cgroup"), problem: "no such cgroup"},
 		"cgroup v1":                {v1: true, has: 64 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(40 * mi)}},
 		"raised":                   {has: 16 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(40 * mi)}},
 		"the same":                 {has: 32 * mi, limit: "32Mi", usage: &v1.MemoryUsage{UsageBytes: bytes(40 * mi)}},
@@ -56,8 +60,11 @@ func TestApply_KeepsMemoryInUse(t *testing.T) {
 			_, err := c.Pod(t.Context(), pod.UID)
 			require.NoError(t, err)
 			f.setBefore(func(_ context.Context, rpc string, _ any) error {
-				if rpc == "ContainerStats" {
+				switch rpc {
+				case "ContainerStats":
 					return tc.fail
+				case "UpdateContainerResources":
+					return tc.rejected
 				}
 				return nil
 			})
@@ -80,7 +87,7 @@ func TestApply_KeepsMemoryInUse(t *testing.T) {
 			require.ErrorContains(t, failure.Err, tc.problem)
 			assert.Equal(t, "ResizeContainerError", failure.Reason)
 			assert.Contains(t, failure.Message, tc.problem)
-			assert.False(t, applied.Changed)
+			assert.Equal(t, tc.rejected != nil, applied.Changed, "only a call may have changed something")
 			assert.Empty(t, f.updates)
 		})
 	}
