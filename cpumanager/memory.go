@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/topology"
@@ -76,16 +75,20 @@ func podMemoryRequests(pod *corev1.Pod) amounts {
 	return requests
 }
 
-// memoryHints returns a hint for those NUMA nodes that have all that is requested, where count returns what there is
-// of one resource.
-func (m *Manager) memoryHints(requests amounts, count func(name corev1.ResourceName, nodes topology.Set) (all, free int64)) [][]topology.Hint {
+// memoryHints returns a hint for those NUMA nodes that have all that is requested, where counter returns what counts
+// how much there is of one resource.
+func (m *Manager) memoryHints(requests amounts, counter func(name corev1.ResourceName) memoryCounter) [][]topology.Hint {
 	if !m.cfg.MemoryAffinity || len(requests) == 0 {
 		return nil
+	}
+	counters := map[corev1.ResourceName]memoryCounter{}
+	for name := range requests {
+		counters[name] = counter(name)
 	}
 	return [][]topology.Hint{topology.MakeHints(m.topology.Nodes(), 1, func(nodes topology.Set) (all, available int64) {
 		all, available = 1, 1
 		for name, n := range requests {
-			of, free := count(name, nodes)
+			of, free := counters[name](nodes)
 			if of < n {
 				all = 0
 			}
@@ -113,7 +116,7 @@ func (av available) fitsMemory(nodes topology.Set, requests amounts) bool {
 		if has.MemoryNodes.Len() > 0 && has.MemoryNodes.Equal(nodes) && n <= has.amount(name) {
 			continue // it stays, also if more is reserved than before
 		}
-		if _, free := av.memory(name, nodes); n > free {
+		if _, free := av.memory(name)(nodes); n > free {
 			return false
 		}
 	}
@@ -151,28 +154,6 @@ func (m *Manager) readHugePages(pod *corev1.Pod, container *corev1.Container) {
 	}
 }
 
-// memory returns the bytes of NUMA nodes, and how many of them no other container is confined to
-// that runs at the same time.
-func (av available) memory(name corev1.ResourceName, nodes topology.Set) (all, free int64) {
-	all, free = av.m.memoryBeside(av.pod, name, nodes)
-	return all, free - av.m.pods[av.pod].memory(name, nodes, av.lifetime, av.container)
-}
-
-// memoryBeside returns the bytes of NUMA nodes, and how many of them no container of another pod is confined
-// to. m.mu is locked.
-func (m *Manager) memoryBeside(uid types.UID, name corev1.ResourceName, nodes topology.Set) (all, free int64) {
-	for _, node := range nodes.IDs() {
-		all += m.allocatableMemory(name, node)
-	}
-	free = all
-	for other, p := range m.pods {
-		if other != uid {
-			free -= p.memory(name, nodes, lifetime{}, "")
-		}
-	}
-	return all, free
-}
-
 // allocatableMemory returns the bytes of a NUMA node that containers can be confined to. m.mu is locked.
 func (m *Manager) allocatableMemory(name corev1.ResourceName, node int) int64 {
 	return max(memoryOf(m.topology, name, node)-m.reserved[node][name], 0)
@@ -184,41 +165,6 @@ func memoryOf(t topology.Topology, name corev1.ResourceName, node int) int64 {
 		return t.Memory[node]
 	}
 	return t.HugePages[node][name]
-}
-
-// memory returns the most that the containers of a pod, except one, have of the memory of NUMA
-// nodes in any step of a lifetime.
-func (p podState) memory(name corev1.ResourceName, nodes topology.Set, during lifetime, except string) int64 {
-	most := p.memoryIn(during.Step, name, nodes, except)
-	for _, a := range p {
-		if during.includes(a.Step) { // only where a container starts it becomes more
-			most = max(most, p.memoryIn(a.Step, name, nodes, except))
-		}
-	}
-	return most
-}
-
-// memoryIn returns what they have in one step.
-func (p podState) memoryIn(step int, name corev1.ResourceName, nodes topology.Set, except string) int64 {
-	n := int64(0)
-	for container, a := range p {
-		if container != except && a.includes(step) {
-			n += a.memoryOf(name, nodes)
-		}
-	}
-	return n
-}
-
-// memoryOf returns how much of the memory of NUMA nodes a container has or is to get.
-func (a assignment) memoryOf(name corev1.ResourceName, nodes topology.Set) int64 {
-	n := int64(0)
-	if a.MemoryNodes.Intersect(nodes).Len() > 0 {
-		n = a.amount(name)
-	}
-	if a.previous != nil {
-		n = max(n, a.previous.memoryOf(name, nodes))
-	}
-	return n
 }
 
 func (a assignment) amount(name corev1.ResourceName) int64 {

@@ -32,8 +32,8 @@ func (m *Manager) PodHints(pod *corev1.Pod) [][]topology.Hint {
 		}
 		return allocatableIn(nodes), freeIn(nodes)
 	})}
-	return append(hints, m.memoryHints(podMemoryRequests(pod), func(name corev1.ResourceName, nodes topology.Set) (all, free int64) {
-		return m.memoryBeside(pod.UID, name, nodes)
+	return append(hints, m.memoryHints(podMemoryRequests(pod), func(name corev1.ResourceName) memoryCounter {
+		return m.memoryBeside(pod.UID, name)
 	})...)
 }
 

@@ -98,6 +98,9 @@ func (s Set) Union(other Set) Set { return NewSet(slices.Concat(s.ids, other.ids
 // Intersect returns what is in both sets.
 func (s Set) Intersect(other Set) Set { return s.filter(other.Contains) }
 
+// Intersects reports whether anything is in both sets.
+func (s Set) Intersects(other Set) bool { return slices.ContainsFunc(s.ids, other.Contains) }
+
 // Minus returns what is in s and not in other.
 func (s Set) Minus(other Set) Set {
 	return s.filter(func(id int) bool { return !other.Contains(id) })
