@@ -66,12 +66,13 @@ func (m *Manager) hints(pod *corev1.Pod, container string, name corev1.ResourceN
 		ids, lent = slices.Concat(c.reusable, c.free), c.reusable
 	}
 	// With others than those of init containers the pod would have more than it was scheduled with.
-	lentToUse := min(int64(n), r.near(lent, m.cfg.NUMANodes))
+	allNear, lentNear, near := r.counter(all), r.counter(lent), r.counter(ids)
+	lentToUse := min(int64(n), lentNear(m.cfg.NUMANodes))
 	return topology.MakeHints(m.cfg.NUMANodes, int64(n), func(nodes topology.Set) (int64, int64) {
-		if r.near(lent, nodes) < lentToUse {
-			return r.near(all, nodes), 0
+		if lentNear(nodes) < lentToUse {
+			return allNear(nodes), 0
 		}
-		return r.near(all, nodes), r.near(ids, nodes)
+		return allNear(nodes), near(nodes)
 	})
 }
 
@@ -88,15 +89,30 @@ func (r *resourceState) hasTopology(nodes topology.Set) bool {
 	return false
 }
 
-// near returns how many of the devices are near to the nodes.
-func (r *resourceState) near(ids []string, nodes topology.Set) int64 {
-	n := int64(0)
-	for _, id := range ids {
-		if r.devices[id].isNear(nodes) {
-			n++
-		}
+// counter returns what counts how many of the devices are near to nodes, for many sets of nodes: there may be many
+// devices, but few places.
+func (r *resourceState) counter(ids []string) func(nodes topology.Set) int64 {
+	type place struct {
+		nodes   []int64
+		devices int64
 	}
-	return n
+	var places []place
+	for _, id := range ids {
+		at := r.devices[id].NUMANodes
+		i := slices.IndexFunc(places, func(p place) bool { return slices.Equal(p.nodes, at) })
+		if i < 0 {
+			i, places = len(places), append(places, place{nodes: at})
+		}
+		places[i].devices++
+	}
+	return func(nodes topology.Set) (n int64) {
+		for _, p := range places {
+			if (Device{NUMANodes: p.nodes}).isNear(nodes) {
+				n += p.devices
+			}
+		}
+		return n
+	}
 }
 
 // prefer leaves only the devices near to the nodes, if these suffice. Otherwise the container gets

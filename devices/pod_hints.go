@@ -45,21 +45,19 @@ func (m *Manager) podHints(pod *corev1.Pod, name corev1.ResourceName, n int64) [
 	own, complete := m.devicesOf(pod, name)
 	if complete {
 		n = int64(len(own))
-		return topology.MakeHints(m.cfg.NUMANodes, n, func(nodes topology.Set) (int64, int64) {
-			near := r.near(own, nodes)
-			return near, near
-		})
+		near := r.counter(own)
+		return topology.MakeHints(m.cfg.NUMANodes, n, func(nodes topology.Set) (int64, int64) { return near(nodes), near(nodes) })
 	}
 	if len(r.unknown) > 0 { // some devices are in use
 		return []topology.Hint{}
 	}
-	all, free := slices.Sorted(maps.Keys(r.devices)), m.freeBeside(name, own)
-	kept := min(n, r.near(own, m.cfg.NUMANodes)) // its other containers have these
+	allNear, ownNear, freeNear := r.counter(slices.Collect(maps.Keys(r.devices))), r.counter(own), r.counter(m.freeBeside(name, own))
+	kept := min(n, ownNear(m.cfg.NUMANodes)) // its other containers have these
 	return topology.MakeHints(m.cfg.NUMANodes, n, func(nodes topology.Set) (int64, int64) {
-		if r.near(own, nodes) < kept {
-			return r.near(all, nodes), 0
+		if ownNear(nodes) < kept {
+			return allNear(nodes), 0
 		}
-		return r.near(all, nodes), r.near(free, nodes)
+		return allNear(nodes), freeNear(nodes)
 	})
 }
 
