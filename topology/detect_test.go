@@ -47,6 +47,13 @@ func smallNode(t *topology.Topology) {
 	t.CPUs = append([]topology.CPU{{ID: 0}, {ID: 1, Core: 1}}, t.CPUs...)
 }
 
+// oneNode is a machine without NUMA.
+func oneNode(t *topology.Topology) {
+	for i := range t.CPUs {
+		t.CPUs[i].Node = 0
+	}
+}
+
 // sys writes a topology as /sys has it.
 func sys(t topology.Topology) fstest.MapFS {
 	root := fstest.MapFS{}
@@ -242,6 +249,7 @@ func TestDetect_ThisMachine(t *testing.T) {
 	require.NotZero(t, got.Nodes().Len())
 }
 
+// CPUs are near to each other. // CU-5
 func TestPick(t *testing.T) {
 	for name, tt := range map[string]struct {
 		machine   topology.Topology
@@ -266,9 +274,16 @@ func TestPick(t *testing.T) {
 		"what does not exist":        {machine(1, 2, 1), "1-5", 1, "1"},
 		"whole nodes before threads": {sockets(1, 3), "0-1,4-11", 8, "4-11"},
 		"large nodes before small":   {sockets(1, 2, smallNode), "", 9, "0,2-9"},
-		"no part of a used node":     {sockets(1, 3), "0-2,4-5,8-11", 6, "0-1,8-11"},
-		"the rest from one socket":   {sockets(2, 2), "0-3,7-15", 6, "0-3,8-9"},
+		"no part of a used node":     {sockets(1, 3), "0-2,4-5,8-11", 6, "4-5,8-11"},
+		"the rest from one socket":   {sockets(2, 2), "0-3,7-15", 6, "8-13"},
 		"the rest from anywhere":     {sockets(2, 2), "0-6,8-14", 13, "0-6,8-13"},
+		"the rest from one node":     {sockets(1, 3), "0-3,6-7,8-10", 7, "0-3,8-10"},
+		"a whole socket of a node":   {sockets(2, 1, oneNode), "1-7", 4, "4-7"},
+		"within a socket of a node":  {sockets(2, 1, oneNode), "2-7", 3, "4-6"},
+		"sockets of a node":          {sockets(3, 1, oneNode), "1-11", 9, "1,4-11"},
+		"a node in the other socket": {sockets(2, 2), "0-1,4-5,8-10", 3, "8-10"},
+		"few nodes, if none is free": {sockets(1, 3), "0,4-6,8-10", 6, "4-6,8-10"},
+		"few sockets of few nodes":   {sockets(3, 2), "0-2,4-6,8-9,12-13,16-18,20-22", 12, "0-2,4-6,16-18,20-22"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			available := tt.machine.Online()

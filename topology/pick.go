@@ -16,10 +16,10 @@ type Preferences struct {
 	DistributeAcrossNodes bool
 }
 
-// Pick returns n of the available CPUs that are close to each other: whole NUMA nodes and
-// sockets where n allows it, then whole cores, then threads of cores that are in part used.
-// It takes from the smallest part in which the rest fits, so that large parts stay whole. ok
-// is false if there are too few.
+// Pick returns n of the available CPUs that are close to each other: those of one NUMA node if one
+// has so many, else of one socket, else whole ones and then parts of as few as possible. Of these it takes whole
+// cores first, then threads of cores that are in part used. It takes from the smallest part in which the rest fits, so
+// that large parts stay whole. ok is false if there are too few.
 func (t Topology) Pick(available Set, n int) (cpus Set, ok bool) {
 	return t.PickBy(Preferences{}, available, n)
 }
@@ -72,21 +72,55 @@ func (t Topology) pack(p Preferences, available Set, n int) Set {
 			return t.pickThreads(caches[i].free, n)
 		}
 	}
-	var picked Set
-	for _, of := range []part{ofNode, ofSocket} {
-		i, groups := t.smallest(available.Minus(picked), n-picked.Len(), of)
-		if i >= 0 {
-			return picked.Union(t.pickWithin(p, groups[i].free, n-picked.Len()))
-		}
-		// No one has: whole ones, largest first.
+	return t.packParts(p, available, n)
+}
+
+// packParts returns n of the free CPUs: those of the smallest NUMA node or socket that has so many, or of as few as
+// possible, whole ones first. There are at least n.
+func (t Topology) packParts(p Preferences, free Set, n int) Set {
+	if n == 0 {
+		return Set{}
+	}
+	i, nodes := t.smallest(free, n, ofNode)
+	if i >= 0 && len(nodes) > 1 {
+		return t.packParts(p, nodes[i].free, n)
+	}
+	i, sockets := t.smallest(free, n, ofSocket)
+	if i >= 0 && len(sockets) > 1 {
+		return t.packParts(p, sockets[i].free, n)
+	}
+	if len(nodes) == 1 && len(sockets) == 1 {
+		return t.pickWithin(p, free, n)
+	}
+	// No one has: of those that are larger and of those that are parts of them, whole ones, largest first.
+	parts := [][]group{sockets, nodes}
+	if len(sockets) > len(nodes) {
+		parts = [][]group{nodes, sockets}
+	}
+	for _, groups := range parts {
 		slices.SortStableFunc(groups, largerFirst)
-		for _, g := range groups {
-			if g.allFree && g.free.Len() <= n-picked.Len() {
-				picked = picked.Union(g.free)
-			}
+		if picked := freeGroups(groups, n); picked.Len() > 0 {
+			return picked.Union(t.packParts(p, free.Minus(picked), n-picked.Len()))
 		}
 	}
-	return picked.Union(t.pickWithin(p, available.Minus(picked), n-picked.Len()))
+	if p.AlignByUncoreCache {
+		return t.pickWithin(p, free, n)
+	}
+	largest := parts[0][0]
+	if len(parts[0]) == 1 {
+		largest = parts[1][0]
+	}
+	return largest.free.Union(t.packParts(p, free.Minus(largest.free), n-largest.free.Len()))
+}
+
+// freeGroups returns the CPUs of parts that are free as a whole, up to n.
+func freeGroups(groups []group, n int) (picked Set) {
+	for _, g := range groups {
+		if g.allFree && g.free.Len() <= n-picked.Len() {
+			picked = picked.Union(g.free)
+		}
+	}
+	return picked
 }
 
 // smallest returns the parts that have free CPUs, and which is the smallest one that has n of them, or -1.
