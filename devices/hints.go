@@ -68,7 +68,7 @@ func (m *Manager) hints(pod *corev1.Pod, container string, name corev1.ResourceN
 	// With others than those of init containers the pod would have more than it was scheduled with.
 	allNear, lentNear, near := r.counter(all), r.counter(lent), r.counter(ids)
 	lentToUse := min(int64(n), lentNear(m.cfg.NUMANodes))
-	return topology.MakeHints(m.cfg.NUMANodes, int64(n), func(nodes topology.Set) (int64, int64) {
+	return topology.MakeHints(r.nodes(m.cfg.NUMANodes), int64(n), func(nodes topology.Set) (int64, int64) {
 		if lentNear(nodes) < lentToUse {
 			return allNear(nodes), 0
 		}
@@ -87,6 +87,12 @@ func (r *resourceState) hasTopology(nodes topology.Set) bool {
 		}
 	}
 	return false
+}
+
+// nodes returns the nodes to which any device is near. Hints name no others, as in the kubelet: without a set of nodes that
+// suits all resources, what they have in common would be nodes without a device.
+func (r *resourceState) nodes(known topology.Set) topology.Set {
+	return topology.NewSet(slices.DeleteFunc(known.IDs(), func(id int) bool { return !r.hasTopology(topology.NewSet(id)) })...)
 }
 
 // counter returns what counts how many of the devices are near to nodes, for many sets of nodes: there may be many

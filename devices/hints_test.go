@@ -53,6 +53,21 @@ func TestManager_Hints(t *testing.T) {
 	require.NoError(t, without.Reserve(p, &p.Spec.Containers[0], topology.NewSet(0)))
 }
 
+// Hints name nodes with devices only. With others, what is best for a container whose CPUs are elsewhere would be a node
+// that has neither.
+func TestManager_HintsNameNodesWithDevices(t *testing.T) {
+	m := newManager(t, stateFile(t), func(cfg *devices.Config) { cfg.NUMANodes = topology.NewSet(0, 1, 2, 3) })
+	require.NoError(t, m.Update(gpu, &fake{}, []devices.Device{{ID: "a", Healthy: true, NUMANodes: []int64{2}}, {ID: "b", Healthy: true, NUMANodes: []int64{3, 9}}}))
+	p := pod("p", container("c", 1))
+	want := [][]topology.Hint{{hint(true, 2), hint(true, 3), hint(false, 2, 3)}}
+	require.Equal(t, want, m.Hints(p, &p.Spec.Containers[0]))
+	require.Equal(t, want, m.PodHints(p))
+	cpus := []topology.Hint{hint(true, 1), hint(false, 0, 1), hint(false, 1, 2), hint(false, 1, 3)}
+	affinity, ok := topology.Merge(topology.BestEffort, topology.NewSet(0, 1, 2, 3), append(m.Hints(p, &p.Spec.Containers[0]), cpus))
+	require.True(t, ok)
+	require.Equal(t, hint(false, 2), affinity)
+}
+
 // Devices that were set aside at admission are those that the container gets, also if the
 // plugin fails first.
 func TestManager_ReservesDevices(t *testing.T) {

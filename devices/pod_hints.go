@@ -46,14 +46,14 @@ func (m *Manager) podHints(pod *corev1.Pod, name corev1.ResourceName, n int64) [
 	if complete {
 		n = int64(len(own))
 		near := r.counter(own)
-		return topology.MakeHints(m.cfg.NUMANodes, n, func(nodes topology.Set) (int64, int64) { return near(nodes), near(nodes) })
+		return topology.MakeHints(r.nodes(m.cfg.NUMANodes), n, func(nodes topology.Set) (int64, int64) { return near(nodes), near(nodes) })
 	}
 	if len(r.unknown) > 0 { // some devices are in use
 		return []topology.Hint{}
 	}
 	allNear, ownNear, freeNear := r.counter(slices.Collect(maps.Keys(r.devices))), r.counter(own), r.counter(m.freeBeside(name, own))
 	kept := min(n, ownNear(m.cfg.NUMANodes)) // its other containers have these
-	return topology.MakeHints(m.cfg.NUMANodes, n, func(nodes topology.Set) (int64, int64) {
+	return topology.MakeHints(r.nodes(m.cfg.NUMANodes), n, func(nodes topology.Set) (int64, int64) {
 		if ownNear(nodes) < kept {
 			return allNear(nodes), 0
 		}
