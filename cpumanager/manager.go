@@ -238,13 +238,13 @@ func (m *Manager) isRestored() bool {
 
 // exclusive returns the CPUs that any container has for itself. m.mu is locked.
 func (m *Manager) exclusive() topology.Set {
-	var cpus topology.Set
+	var ids []int // a union for each container would be slow, and this is asked for each that shares
 	for _, p := range m.pods {
 		for _, a := range p {
-			cpus = cpus.Union(a.all())
+			ids = append(ids, a.all().IDs()...)
 		}
 	}
-	return cpus
+	return topology.NewSet(ids...)
 }
 
 // free returns the CPUs that can become exclusive. m.mu is locked.

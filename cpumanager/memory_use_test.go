@@ -93,19 +93,32 @@ func TestManager_CountsMemoryOfAllPods(t *testing.T) {
 	}
 }
 
-func BenchmarkManager_Hints(b *testing.B) {
-	machine := newMachine(16, 64)
+// manyPods returns a Manager of 16 NUMA nodes and 500 pods with exclusive CPUs.
+func manyPods(b *testing.B) *cpumanager.Manager {
 	var all []stored
 	for i := range 500 {
 		node := i % 16
 		all = append(all, stored{pod: fmt.Sprint("p", i), container: "c", cpus: fmt.Sprint(node*64 + 1 + i/16), nodes: fmt.Sprint(node), memory: 1 << 20})
 	}
-	m, err := cpumanager.New(cpumanager.Config{Topology: machine.topology, Reserved: topology.NewSet(0), StateFile: storedFile(b, all), MemoryAffinity: true})
+	m, err := cpumanager.New(cpumanager.Config{Topology: newMachine(16, 64).topology, Reserved: topology.NewSet(0), StateFile: storedFile(b, all), MemoryAffinity: true})
 	require.NoError(b, err)
-	c := container("c", "2")
+	return m
+}
+
+func BenchmarkManager_Hints(b *testing.B) {
+	m, c := manyPods(b), container("c", "2")
 	p := pod("new", c)
 	b.ReportAllocs()
 	for b.Loop() {
 		require.Len(b, m.Hints(p, &c)[1], 1<<16-1)
+	}
+}
+
+func BenchmarkManager_InjectShared(b *testing.B) {
+	m, p := manyPods(b), shares("shares")
+	b.ReportAllocs()
+	for b.Loop() {
+		_, err := m.Inject(b.Context(), p, &p.Spec.Containers[0], true)
+		require.NoError(b, err)
 	}
 }
