@@ -30,6 +30,7 @@ import (
 	"github.com/sublet-dev/agent/stats"
 	"github.com/sublet-dev/agent/status"
 	"github.com/sublet-dev/agent/syncloop"
+	"github.com/sublet-dev/agent/volume"
 )
 
 // A Constructor returns a component of an agent. New calls it once; it does no I/O and starts nothing. It finds the components
@@ -224,6 +225,7 @@ type Hooks struct {
 	PodWorkers  podworkers.Hooks
 	PodSync     podsync.Hooks
 	Cgroups     cgroup.Hooks
+	Volumes     volume.Hooks
 	PLEG        pleg.Hooks
 	Status      status.Hooks
 	Probe       probe.Hooks
@@ -244,6 +246,7 @@ func (h Hooks) join(log *slog.Logger, next Hooks) Hooks {
 		PodWorkers:  h.PodWorkers.Join(log, next.PodWorkers),
 		PodSync:     h.PodSync.Join(log, next.PodSync),
 		Cgroups:     h.Cgroups.Join(log, next.Cgroups),
+		Volumes:     h.Volumes.Join(log, next.Volumes),
 		PLEG:        h.PLEG.Join(log, next.PLEG),
 		Status:      h.Status.Join(log, next.Status),
 		Probe:       h.Probe.Join(log, next.Probe),

@@ -92,7 +92,7 @@ func NewProber(c *Components) (Prober, error) {
 
 // NewVolumes returns the default Volumes, a volume.Manager.
 func NewVolumes(c *Components) (Volumes, error) {
-	return configured(c, volume.New, volume.Config{Root: c.RootDir, Allocatable: c.Node.Allocatable, Logger: c.Logger, NodeLabels: settings.Value[admission.Config](&c.options.Store).NodeLabels(c.NodeName, c.Node.Labels)})
+	return configured(c, volume.New, volume.Config{Root: c.RootDir, Allocatable: c.Node.Allocatable, Logger: c.Logger, Hooks: c.Hooks.Volumes, NodeLabels: settings.Value[admission.Config](&c.options.Store).NodeLabels(c.NodeName, c.Node.Labels)})
 }
 
 // NewCgroups returns the default Cgroups, a cgroup.Manager; nil with node.Config.DisableCgroups.

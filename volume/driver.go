@@ -98,6 +98,9 @@ func (m *Manager) viaDriver(ctx context.Context, r *request) (runtime.Volume, er
 	if err != nil {
 		return runtime.Volume{}, err
 	}
+	if isBuiltIn := v.Source == sourceLocal || v.Source == "hostPath"; isBuiltIn || m.drivers[v.Source] != nil {
+		r.kind, r.byDriver = v.kind(), !isBuiltIn
+	}
 	mounted, err := m.mountResolved(ctx, &v)
 	if v.PersistentVolume != nil && mounted.Group == nil {
 		mounted.Group = groupOf(v.PersistentVolume)

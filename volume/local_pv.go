@@ -103,7 +103,12 @@ func (m *Manager) applyLocalGroup(ctx context.Context, v *DriverVolume, path str
 	case err != nil:
 		return fmt.Errorf("another pod may have %s with another group: %w", path, err)
 	case !shared:
-		return fsgroup.Apply(ctx, path, group, fsgroup.ChangePolicy(v.Pod), log)
+		startTime := time.Now()
+		err := fsgroup.Apply(ctx, path, group, fsgroup.ChangePolicy(v.Pod), log)
+		if err == nil || ctx.Err() == nil {
+			m.cfg.Hooks.ended(Operation{OperationApplyGroup, v.kind()}, startTime, err)
+		}
+		return err
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

@@ -32,6 +32,9 @@ type NFSConfig struct {
 	// MountCommand is the program that mounts. It needs mount.nfs, usually of the package
 	// nfs-common. Default: mount.
 	MountCommand string
+	// Hooks observe the volumes that are unmounted: the hooks of a Manager are called for those that are mounted.
+	Hooks  Hooks
+	Logger *slog.Logger // Default: discard
 }
 
 // NFS is a Driver for NFS volumes, of pods and of PersistentVolumes. It mounts with the
@@ -50,7 +53,11 @@ func NewNFS(cfg NFSConfig) (*NFS, error) {
 		return nil, fmt.Errorf("volume: NFSConfig.Root: %q must be an absolute path", cfg.Root)
 	}
 	cfg.MountCommand = cmp.Or(cfg.MountCommand, "mount")
-	return &NFS{cfg: cfg, meter: meter{statfs: diskusage.FileSystem, log: slog.New(slog.DiscardHandler)}}, nil
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
+	return &NFS{cfg: cfg, meter: meter{statfs: diskusage.FileSystem, log: cfg.Logger}}, nil
 }
 
 // Sources implements Driver.
@@ -141,9 +148,13 @@ func (n *NFS) Unmount(ctx context.Context, uid types.UID) error {
 		if filepath.Dir(mp.Path) != dir {
 			continue
 		}
-		if err := (osMounter{}).unmount(mp.Path, true); err != nil && !errors.Is(err, unix.EINVAL) {
-			errs = append(errs, err)
+		startTime := time.Now()
+		err := (osMounter{}).unmount(mp.Path, true)
+		if errors.Is(err, unix.EINVAL) {
+			continue
 		}
+		errs = append(errs, err)
+		n.cfg.Hooks.ended(Operation{OperationUnmount, Kind{Plugin: pluginOf("nfs")}}, startTime, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,33 +29,51 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	m.cache.forget(uid)
 	m.meter.forget(uid)
 	m.forgetClaims(uid)
+	m.known.unmount(uid)
+	startTime := time.Now()
+	ofDriver, err := m.unmountPod(ctx, uid)
+	if err == nil || !ofDriver && ctx.Err() == nil { // drivers report themselves
+		for _, op := range m.known.unmounts(uid) {
+			m.cfg.Hooks.ended(op, startTime, err)
+		}
+	}
+	if err == nil {
+		m.known.forget(uid)
+	}
+	return err
+}
+
+// unmountPod unmounts and deletes the volumes of a pod, and its directory. An error may be of a driver.
+func (m *Manager) unmountPod(ctx context.Context, uid types.UID) (ofDriver bool, err error) {
 	dir, err := m.openPod(uid, false)
 	if errors.Is(err, fs.ErrNotExist) {
-		return m.unmountDrivers(ctx, uid)
+		return true, m.unmountDrivers(ctx, uid)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer dir.close()
 	err = m.unmountAll(ctx, dir)
 	if err == nil { // mounts of subPaths keep the volumes of drivers busy
 		err = m.unmountDrivers(ctx, uid)
+		ofDriver = err != nil
 	}
 	if err == nil {
 		err = dir.checkForeign()
+		ofDriver = err != nil
 	}
 	if err == nil {
 		err = mounts.Remove(ctx, dir.path, subPathsDir, devicesDir, volumesDir)
 	}
 	if err != nil {
-		return fmt.Errorf("volumes of pod %s: %w", uid, err)
+		return ofDriver, fmt.Errorf("volumes of pod %s: %w", uid, err)
 	}
 	// Other packages use the directory, too; the last one removes it.
 	err = os.Remove(dir.path)
 	if err == nil || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return false, nil
 	}
-	return fmt.Errorf("remove directory of pod %s: %w", uid, err)
+	return false, fmt.Errorf("remove directory of pod %s: %w", uid, err)
 }
 
 // checkForeign returns an error if a CSI volume is left after all drivers have unmounted

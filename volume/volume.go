@@ -50,6 +50,7 @@ type Config struct {
 	NodeLabels func() map[string]string
 	// Drivers mount the kinds of volumes that this package does not. Default: none.
 	Drivers []Driver
+	Hooks   Hooks
 	// Logger logs degraded mounts. Default: discard.
 	Logger *slog.Logger
 }
@@ -64,6 +65,7 @@ type Manager struct {
 	cache      mountCache
 	meter      meter // of local volumes
 
+	known       knownVolumes
 	drivers     map[string]Driver // by source
 	claimMu     sync.Mutex        // guards lastClaimed
 	lastClaimed map[types.UID]map[string]claimedVolume
@@ -81,6 +83,7 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
 	cfg.Root = filepath.Clean(cfg.Root)
 	m := &Manager{cfg: cfg, mount: noMounts{}, drivers: drivers, meter: meter{statfs: localUsage, log: cfg.Logger}}
 	if !cfg.Unprivileged && os.Geteuid() == 0 {
@@ -133,7 +136,7 @@ func (m *Manager) Mount(ctx context.Context, pod *corev1.Pod, objects podspec.Ob
 		if err := ctx.Err(); err != nil {
 			return nil, errors.Join(append(errs, err)...)
 		}
-		v, err := m.volume(ctx, &request{pod: pod, vol: vol, objects: objects, open: func() (*podDir, error) {
+		v, err := m.mountVolume(ctx, &request{pod: pod, vol: vol, objects: objects, open: func() (*podDir, error) {
 			var err error
 			if dir == nil {
 				dir, err = m.openPod(pod.UID, true)
@@ -176,6 +179,9 @@ type request struct {
 	open    func() (*podDir, error) // opens dir
 	dir     *podDir
 	objects podspec.Objects
+
+	kind     Kind // zero: not known
+	byDriver bool
 }
 
 func (m *Manager) volume(ctx context.Context, r *request) (runtime.Volume, error) {
