@@ -44,12 +44,12 @@ type client struct {
 
 // connect connects to a driver and asks what it is. A driver with another name than that
 // of its registration is an error.
-func connect(ctx context.Context, name, endpoint string, timeout time.Duration) (*client, error) {
-	conn, err := pluginregistry.Connect(endpoint, pluginregistry.WithBackOff(maxReconnectDelay, maxReconnectDelay))
+func (m *Manager) connect(ctx context.Context, name, endpoint string) (*client, error) {
+	conn, err := pluginregistry.Connect(endpoint, pluginregistry.WithBackOff(maxReconnectDelay, maxReconnectDelay), grpc.WithUnaryInterceptor(m.observeCalls(name)))
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
-	c := &client{name: name, endpoint: endpoint, timeout: timeout, conn: conn, node: spec.NewNodeClient(conn), can: map[capability]bool{}}
+	c := &client{name: name, endpoint: endpoint, timeout: m.cfg.CallTimeout, conn: conn, node: spec.NewNodeClient(conn), can: map[capability]bool{}}
 	if err := c.query(ctx, spec.NewIdentityClient(conn)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

@@ -13,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/volume"
 )
 
 // PluginType is the type with which CSI drivers register.
@@ -63,8 +64,21 @@ type Config struct {
 	// of volumes, and in which orphans are unstaged. Default: 1 minute.
 	HealthPeriod time.Duration
 
-	Recorder Recorder     // default: none
+	Recorder Recorder // default: none
+	Hooks    Hooks
 	Logger   *slog.Logger // default: discard
+}
+
+// Hooks observe a Manager. They are called without Manager's own locks held and must not block; during a call for a volume the
+// next one for it waits. A panic in one is logged.
+type Hooks struct {
+	// RPCEnded is called after each gRPC call of a driver, with the full name of the method and the name of the status code.
+	// The driver chooses the code.
+	RPCEnded func(driver, method, code string, duration time.Duration)
+	// OperationEnded is called after each volume that was unmounted or unstaged, or could not be, and after files of a volume
+	// were given to the fsGroup of a pod and a volume in use was expanded. The hooks of a volume.Manager are called for those
+	// that are mounted.
+	OperationEnded func(op volume.Operation, duration time.Duration, err error)
 }
 
 // complete validates the Config and sets defaults.
@@ -93,6 +107,10 @@ func (cfg *Config) complete() error {
 	cfg.Root = filepath.Clean(cfg.Root)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.Hooks = Hooks{
+		RPCEnded:       safe.Hook4(cfg.Logger, "RPCEnded", cfg.Hooks.RPCEnded),
+		OperationEnded: safe.Hook3(cfg.Logger, "OperationEnded", cfg.Hooks.OperationEnded),
 	}
 	cfg.Recorder = safe.Events[*corev1.Event](cfg.Logger, cfg.Recorder)
 	return errors.Join(errs...)

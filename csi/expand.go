@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sublet-dev/agent/volume"
 )
 
 // Expansions is an optional interface of Attachments: it gets what becomes of the expansion of a claim
@@ -111,10 +114,14 @@ func (m *Manager) expand(ctx context.Context, o *operation, first bool) error {
 		}
 	}
 	defer m.warnSlow(o.v.Pod, o.v.Volume.Name, o.id.driver, "NodeExpandVolume")()
+	startTime := time.Now()
 	_, err = call(ctx, o.client, "NodeExpandVolume", secrets, o.client.node.NodeExpandVolume, &spec.NodeExpandVolumeRequest{
 		VolumeId: o.id.handle, VolumePath: m.paths.target(o.uid, &o.id), StagingTargetPath: o.stagingPath,
 		CapacityRange: &spec.CapacityRange{RequiredBytes: o.size()}, VolumeCapability: o.capability(), Secrets: secrets,
 	})
+	if !first {
+		m.ended(ctx, volume.OperationResize, &o.id, startTime, err)
+	}
 	if err != nil {
 		m.record(o.v.Pod, corev1.EventTypeWarning, "VolumeResizeFailed", fmt.Sprintf("volume %q: %v", o.v.Volume.Name, err))
 		if isCode(err, codes.FailedPrecondition) {

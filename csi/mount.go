@@ -326,5 +326,8 @@ func (m *Manager) applyGroup(ctx context.Context, o *operation) error {
 		return err
 	}
 	log := m.cfg.Logger.With(logattr.Pod(o.v.Pod), logattr.PodUID(o.uid), slog.String("volume", o.id.name))
-	return fsgroup.Apply(ctx, path, *o.group, fsgroup.ChangePolicy(o.v.Pod), log)
+	startTime := time.Now()
+	err = fsgroup.Apply(ctx, path, *o.group, fsgroup.ChangePolicy(o.v.Pod), log)
+	m.ended(ctx, volume.OperationApplyGroup, &o.id, startTime, err)
+	return err
 }

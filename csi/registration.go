@@ -32,7 +32,7 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 	if !slices.ContainsFunc(p.Versions, func(v string) bool { return strings.HasPrefix(strings.TrimPrefix(v, "v"), "1.") }) {
 		return fmt.Errorf("CSI driver %s supports the versions %q, but none of 1.x", p.Name, p.Versions)
 	}
-	c, err := connect(ctx, p.Name, p.Endpoint, m.cfg.CallTimeout)
+	c, err := m.connect(ctx, p.Name, p.Endpoint)
 	if err != nil {
 		return err
 	}

@@ -331,7 +331,8 @@ func blockOf(e *testEnv, pod *corev1.Pod) volume.DriverVolume {
 }
 
 func TestMount_Devices(t *testing.T) {
-	e := newEnv(t, nil)
+	var o observer
+	e := newEnv(t, o.observe)
 	if file, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0); err != nil {
 		t.Skip("block devices need root and loop devices: ", err)
 	} else {
@@ -349,10 +350,11 @@ func TestMount_Devices(t *testing.T) {
 	link, err := os.Readlink(filepath.Join(e.dir, "root/pods/1/volumeDevices/kubernetes.io~csi/pv-disk"))
 	require.NoError(t, err)
 	assert.Equal(t, r.GetTargetPath(), link)
-	e.restart(nil)
+	e.restart(o.observe)
 	assert.Equal(t, path, e.mounted(v))
 	e.register()
 	e.unmounted(v.Pod)
+	assert.Equal(t, []string{"unmap_volume kubernetes.io/csi true true", "unmap_device kubernetes.io/csi true true"}, o.take())
 	e.requireNothingLeft()
 	assert.NoDirExists(t, filepath.Join(e.dir, "root/plugins/kubernetes.io/csi/volumeDevices/pv-disk"))
 }

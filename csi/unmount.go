@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"time"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -17,6 +18,7 @@ import (
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/internal/pathname"
+	"github.com/sublet-dev/agent/volume"
 )
 
 // Unmount implements volume.Driver: it unpublishes the volumes of a pod, and unstages those
@@ -58,13 +60,14 @@ func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error
 	if u == nil {
 		return nil // by another call
 	}
+	startTime := time.Now()
 	c, err := m.client(id.driver)
-	if err != nil {
-		return err
+	if err == nil {
+		stop := m.warnSlow(u.pod, u.volume, id.driver, "NodeUnpublishVolume")
+		err = m.unpublish(ctx, c, uid, &id)
+		stop()
 	}
-	stop := m.warnSlow(u.pod, u.volume, id.driver, "NodeUnpublishVolume")
-	err = m.unpublish(ctx, c, uid, &id)
-	stop()
+	m.ended(ctx, volume.OperationUnmount, &id, startTime, err)
 	if err != nil {
 		return err
 	}
@@ -138,11 +141,13 @@ func (m *Manager) removeTarget(ctx context.Context, driver, method, target strin
 }
 
 // unstage takes a volume from the node. The caller holds its lock.
-func (m *Manager) unstage(ctx context.Context, c *client, s *volumeState) error {
+func (m *Manager) unstage(ctx context.Context, c *client, s *volumeState) (err error) {
 	dir, path := m.paths.staging(&s.id)
 	if _, err := os.Lstat(filepath.Join(dir, recordName)); errors.Is(err, fs.ErrNotExist) {
 		return nil // never staged
 	}
+	startTime := time.Now()
+	defer func() { m.ended(ctx, volume.OperationUnmountDevice, &s.id, startTime, err) }()
 	if c.can[canStage] {
 		_, err := call(ctx, c, "NodeUnstageVolume", nil, c.node.NodeUnstageVolume, &spec.NodeUnstageVolumeRequest{VolumeId: s.id.handle, StagingTargetPath: path})
 		if err != nil && !isCode(err, codes.NotFound) {
