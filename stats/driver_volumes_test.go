@@ -27,7 +27,8 @@ func TestAddDriverVolumes(t *testing.T) {
 	}
 	usage := runtime.FSUsage{At: time.Unix(100, 0), CapacityBytes: 10, UsedBytes: 4, AvailableBytes: 6, Inodes: 9, InodesUsed: 2}
 	s := Summary{Pods: []PodStats{{PodRef: PodReference{UID: "other"}}, {PodRef: PodReference{UID: "u"}}}}
-	addDriverVolumes(&s, []*corev1.Pod{pod}, driverVolumes{"u": {"data": usage, "scratch": usage, "inline": usage, "unknown": {}}})
+	volumes := driverVolumes{"u": {"data": usage, "scratch": usage, "inline": usage, "unknown": {}}}
+	addDriverVolumes(&s, []*corev1.Pod{pod}, volumes)
 	assert.Empty(t, s.Pods[0].VolumeStats)
 	assert.Nil(t, s.Pods[1].EphemeralStorage)
 	got := s.Pods[1].VolumeStats
@@ -40,6 +41,10 @@ func TestAddDriverVolumes(t *testing.T) {
 		assert.Equal(t, want.ref, got[i].PVCRef)
 		assert.Equal(t, []uint64{10, 4, 6, 9, 2, 7}, []uint64{*got[i].CapacityBytes, *got[i].UsedBytes, *got[i].AvailableBytes, *got[i].Inodes, *got[i].InodesUsed, *got[i].InodesFree})
 	}
+	alone := VolumeSummary([]*corev1.Pod{pod}, volumes)
+	require.Len(t, alone.Pods, 1)
+	assert.Equal(t, PodReference{Name: "db", Namespace: "ns", UID: "u"}, alone.Pods[0].PodRef)
+	assert.Equal(t, got, alone.Pods[0].VolumeStats)
 }
 
 func (driverVolumes) LocalVolumePaths(*corev1.Pod) map[string]string { return nil }

@@ -45,28 +45,46 @@ func (p *Provider) Summary(ctx context.Context, nodeName string, pods []*corev1.
 	return s, nil
 }
 
+// VolumeSummary returns a Summary of the volumes that drivers mount for pods, and of nothing else. It asks no runtime: a
+// scrape of the usage of claims does not wait for it.
+func VolumeSummary(pods []*corev1.Pod, volumes DriverVolumes) Summary {
+	s := Summary{Pods: make([]PodStats, 0, len(pods))}
+	for _, pod := range pods {
+		s.Pods = append(s.Pods, PodStats{PodRef: PodReference{Name: pod.Name, Namespace: pod.Namespace, UID: string(pod.UID)}})
+	}
+	addDriverVolumes(&s, pods, volumes)
+	return s
+}
+
 // addDriverVolumes adds the usage of volumes that drivers mount. It does not count as
 // ephemeral storage: the volumes are not on the disk of the node.
 func addDriverVolumes(s *Summary, pods []*corev1.Pod, volumes DriverVolumes) {
-	claims := map[types.UID]map[string]*PVCReference{}
+	byUID := make(map[types.UID]*corev1.Pod, len(pods))
 	for _, pod := range pods {
-		claims[pod.UID] = claimsOf(pod)
+		byUID[pod.UID] = pod
 	}
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		uid := types.UID(pod.PodRef.UID)
 		usage := volumes.VolumeUsage(uid)
+		if len(usage) == 0 {
+			continue
+		}
+		claims := claimsOf(byUID[uid])
 		for _, name := range slices.Sorted(maps.Keys(usage)) {
 			if fs := fsStats(usage[name]); fs != nil {
-				pod.VolumeStats = append(pod.VolumeStats, VolumeStats{FSStats: *fs, Name: name, PVCRef: claims[uid][name]})
+				pod.VolumeStats = append(pod.VolumeStats, VolumeStats{FSStats: *fs, Name: name, PVCRef: claims[name]})
 			}
 		}
 	}
 }
 
-// claimsOf returns the claims of a pod by the names of its volumes.
+// claimsOf returns the claims of a pod, which may be nil, by the names of its volumes.
 func claimsOf(pod *corev1.Pod) map[string]*PVCReference {
 	claims := map[string]*PVCReference{}
+	if pod == nil {
+		return claims
+	}
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		switch {
