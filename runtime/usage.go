@@ -39,6 +39,9 @@ type MemoryUsage struct {
 	WorkingSet              uint64
 	RSS                     uint64
 	PageFaults, MajorFaults uint64
+	// Cache is the page cache in Usage. A runtime does not report it.
+	Cache    uint64
+	HasCache bool // Cache is known
 }
 
 // Available returns Capacity without WorkingSet, as the signal memory.available is defined.
@@ -79,6 +82,25 @@ type CPUUsage struct {
 	UsageCoreNanoSeconds uint64 // consumed so far
 	UsageNanoCores       uint64 // nanoseconds per second, since the previous measurement
 	HasRate              bool   // UsageNanoCores is known
+}
+
+// ThrottlingUsage is a measurement of how a CPU quota has kept tasks from running. A zero At means that it is unknown.
+type ThrottlingUsage struct {
+	At                        time.Time
+	Periods, ThrottledPeriods uint64 // in which there were tasks to run; of these those in which they had to wait
+	ThrottledNanoSeconds      uint64 // for which they had to wait
+}
+
+// BlockIOUsage is a measurement of what was read from disks and written to them. A zero At means that it is unknown.
+type BlockIOUsage struct {
+	At      time.Time
+	Devices []BlockDeviceUsage
+}
+
+// BlockDeviceUsage has the counters of one block device.
+type BlockDeviceUsage struct {
+	Device                                 string // such as /dev/sda; its number, such as 8:0, if it has no name
+	Reads, Writes, BytesRead, BytesWritten uint64
 }
 
 // PidUsage is a number of tasks and its maximum. A zero At means that it is unknown.
@@ -169,4 +191,8 @@ type ContainerUsage struct {
 	// others from the cgroup of the container, for a Summary only.
 	Swap                                    SwapUsage
 	MemoryPressure, IOPressure, CPUPressure PSIStats
+	// Throttling and BlockIO are known on cgroup v2 only. A stats.Provider measures them for a Summary only, Throttling of
+	// containers with a limit on CPU time.
+	Throttling ThrottlingUsage
+	BlockIO    BlockIOUsage
 }

@@ -80,6 +80,8 @@ func (g *groups) memoryOf(group string, now time.Time) (runtime.MemoryUsage, err
 		switch string(key) {
 		case "total_inactive_file":
 			inactive = n
+		case "total_cache", "file": // see isCache
+			m.Cache, m.HasCache = n, true
 		case "inactive_file":
 			if g.v2 {
 				inactive = n

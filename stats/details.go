@@ -19,7 +19,9 @@ func (p *Provider) addDetails(u *runtime.NodeUsage, pods []Pod, what scope) {
 	u.Swap, swapErr = p.nodeSwap(now)
 	vmstatErr := addVMStat(p.procUncached, &u.Memory)
 	var hosts []string // nil: no network is measured
+	var devices map[string]string
 	if what == everything {
+		devices = p.deviceNames()
 		u.Network, networkErr = p.nodeNetwork(now)
 		hosts = p.hostNetworks()
 	}
@@ -41,7 +43,7 @@ func (p *Provider) addDetails(u *runtime.NodeUsage, pods []Pod, what scope) {
 		}
 		g.addPressures(pod.Cgroup, &into.MemoryPressure, what.io(&into.IOPressure), &into.CPUPressure, now)
 		for j := range into.Containers {
-			g.addContainerDetails(&into.Containers[j], pod.Cgroup, what, now)
+			g.addContainerDetails(&into.Containers[j], pod, devices, what, now)
 		}
 		into.Network = p.podNetwork(pod, into.Containers, hosts)
 	}
@@ -49,13 +51,13 @@ func (p *Provider) addDetails(u *runtime.NodeUsage, pods []Pod, what scope) {
 
 // addContainerDetails measures what a runtime does not report of a container. Its values stay
 // unknown if it has no cgroup of a known name.
-func (g *groups) addContainerDetails(c *runtime.ContainerUsage, pod string, what scope, now time.Time) {
+func (g *groups) addContainerDetails(c *runtime.ContainerUsage, pod *Pod, devices map[string]string, what scope, now time.Time) {
 	needsSwap := c.Swap.At.IsZero()
 	needsPressure := g.v2 && c.MemoryPressure.At.IsZero() && c.IOPressure.At.IsZero() && c.CPUPressure.At.IsZero()
-	if !needsSwap && !needsPressure {
+	if !needsSwap && !needsPressure && what != everything {
 		return
 	}
-	for _, name := range containerGroups(pod, c.ID) {
+	for _, name := range containerGroups(pod.Cgroup, c.ID) {
 		if !g.exists(name) {
 			continue
 		}
@@ -66,6 +68,9 @@ func (g *groups) addContainerDetails(c *runtime.ContainerUsage, pod string, what
 		}
 		if needsPressure {
 			g.addPressures(name, &c.MemoryPressure, what.io(&c.IOPressure), &c.CPUPressure, now)
+		}
+		if what == everything {
+			g.addContainerCounters(c, name, devices, hasCPULimit(pod.Pod, c.Name), now)
 		}
 		return
 	}

@@ -38,7 +38,7 @@ func totalCPU(containers []runtime.ContainerUsage) runtime.CPUUsage {
 }
 
 func totalMemory(containers []runtime.ContainerUsage) runtime.MemoryUsage {
-	t, bounded := runtime.MemoryUsage{}, true
+	t, bounded := runtime.MemoryUsage{HasCache: true}, true
 	for i := range containers {
 		c := &containers[i].Memory
 		if c.At.IsZero() {
@@ -49,6 +49,7 @@ func totalMemory(containers []runtime.ContainerUsage) runtime.MemoryUsage {
 		t.Usage += c.Usage
 		t.WorkingSet += c.WorkingSet
 		t.RSS += c.RSS
+		t.Cache, t.HasCache = t.Cache+c.Cache, t.HasCache && c.HasCache
 		t.PageFaults += c.PageFaults
 		t.MajorFaults += c.MajorFaults
 	}

@@ -107,6 +107,8 @@ func TestGroups(t *testing.T) {
 			require.NoError(t, err)
 			m := u.Memory
 			m.At = time.Time{}
+			assert.Equal(t, name == "v2", m.HasCache, "v1 has no line of it")
+			m.Cache, m.HasCache = 0, false
 			assert.Equal(t, runtime.MemoryUsage{Capacity: 4096, Usage: 1000, WorkingSet: 800, RSS: 700, PageFaults: 7, MajorFaults: 3}, m)
 			assert.Equal(t, uint64(100), u.Pids.Max)
 			assert.Equal(t, uint64(12), u.Pids.Used)

@@ -198,9 +198,13 @@ func podStats(node *runtime.NodeUsage, measured *runtime.PodUsage, pod *corev1.P
 		if !c.Running && start.IsZero() {
 			continue
 		}
+		cpu := cpuStats(c.CPU, c.CPUPressure)
+		if t := c.Throttling; cpu != nil && !t.At.IsZero() {
+			cpu.Throttling = &ThrottlingStats{metav1.NewTime(t.At), t.Periods, t.ThrottledPeriods, t.ThrottledNanoSeconds}
+		}
 		s.Containers = append(s.Containers, ContainerStats{
-			Name: c.Name, StartTime: start,
-			CPU: cpuStats(c.CPU, c.CPUPressure), Memory: memoryStats(c.Memory, c.MemoryPressure), IO: ioStats(c.IOPressure),
+			Name: c.Name, StartTime: start, BlockIO: blockIOStats(&c.BlockIO),
+			CPU: cpu, Memory: memoryStats(c.Memory, c.MemoryPressure), IO: ioStats(c.IOPressure),
 			Rootfs: diskStats(c.Rootfs, node.ContainerFS), Logs: diskStats(c.Logs, node.NodeFS), Swap: swapStats(&c.Swap),
 		})
 	}
@@ -255,9 +259,24 @@ func memoryStats(m runtime.MemoryUsage, p runtime.PSIStats) *MemoryStats {
 		Time: metav1.NewTime(m.At), UsageBytes: &m.Usage, WorkingSetBytes: &m.WorkingSet,
 		RSSBytes: &m.RSS, PageFaults: &m.PageFaults, MajorPageFaults: &m.MajorFaults, PSI: psiStats(p),
 	}
+	if m.HasCache {
+		s.CacheBytes = &m.Cache
+	}
 	if m.Capacity > 0 {
 		left := m.Available()
 		s.AvailableBytes = &left
+	}
+	return s
+}
+
+// blockIOStats returns what was read and written, or nil if it is unknown.
+func blockIOStats(u *runtime.BlockIOUsage) *BlockIOStats {
+	if u.At.IsZero() {
+		return nil
+	}
+	s := &BlockIOStats{Time: metav1.NewTime(u.At), Devices: make([]BlockDeviceStats, 0, len(u.Devices))}
+	for _, d := range u.Devices {
+		s.Devices = append(s.Devices, BlockDeviceStats(d))
 	}
 	return s
 }

@@ -76,6 +76,18 @@ type (
 		Rootfs    *FSStats     `json:"rootfs,omitempty"`
 		Logs      *FSStats     `json:"logs,omitempty"`
 		Swap      *SwapStats   `json:"swap,omitempty"`
+
+		BlockIO *BlockIOStats `json:"-"` // not in the kubelet's form, as it is there for metrics
+	}
+	// BlockIOStats is what a container has read from disks and written to them.
+	BlockIOStats struct {
+		Time    metav1.Time
+		Devices []BlockDeviceStats
+	}
+	// BlockDeviceStats has the counters of one block device.
+	BlockDeviceStats struct {
+		Device                                 string // such as /dev/sda; its number, such as 8:0, if it has no name
+		Reads, Writes, BytesRead, BytesWritten uint64
 	}
 	// CPUStats is the CPU usage: consumed so far, and per second since the previous sample.
 	CPUStats struct {
@@ -83,6 +95,16 @@ type (
 		UsageNanoCores       *uint64     `json:"usageNanoCores,omitempty"`
 		UsageCoreNanoSeconds *uint64     `json:"usageCoreNanoSeconds,omitempty"`
 		PSI                  *PSIStats   `json:"psi,omitempty"`
+
+		// Throttling is of a container with a limit. The kubelet's form has none; it is there for metrics.
+		Throttling *ThrottlingStats `json:"-"`
+	}
+	// ThrottlingStats is how the limit on CPU time of a container has kept its tasks from running.
+	ThrottlingStats struct {
+		Time                 metav1.Time
+		Periods              uint64 // in which there were tasks to run
+		ThrottledPeriods     uint64 // of these those in which they had to wait
+		ThrottledNanoSeconds uint64
 	}
 	// MemoryStats is the memory usage in bytes. WorkingSetBytes cannot be reclaimed at once.
 	MemoryStats struct {
@@ -94,6 +116,8 @@ type (
 		PageFaults      *uint64     `json:"pageFaults,omitempty"`
 		MajorPageFaults *uint64     `json:"majorPageFaults,omitempty"`
 		PSI             *PSIStats   `json:"psi,omitempty"`
+
+		CacheBytes *uint64 `json:"-"` // the page cache in UsageBytes; not in the kubelet's form
 	}
 	// SwapStats is the usage of swap space in bytes. SwapAvailableBytes is the limit without the
 	// usage, and unknown without a limit.
