@@ -25,6 +25,7 @@
 //		PodWorkers:  metrics.PodWorkers(),
 //		PodSync:     metrics.PodSync(),
 //		Cgroups:     metrics.Cgroups(),
+//		Volumes:     metrics.Volumes(),
 //		PLEG:        metrics.PLEG(),
 //		Status:      metrics.Status(),
 //		Probe:       metrics.Probe(),

@@ -24,6 +24,7 @@ type managerMetrics struct {
 	allocation, claims, driverCalls, cgroups             *prometheus.HistogramVec
 	resourcesTotal                                       *prometheus.CounterVec
 	resourcesRequests, resourcesErrors                   map[string]*prometheus.CounterVec // by method
+	drivers, resources                                   *labelValues                      // of ResourceClaims; of device plugins
 }
 
 func newManagers() managerMetrics {
@@ -58,6 +59,8 @@ func newManagers() managerMetrics {
 		resourcesTotal:    counters("kubelet_pod_resources_endpoint_requests_total", "Calls of the pod resources API, by version.", "server_api_version"),
 		resourcesRequests: ofMethods("requests", ""),
 		resourcesErrors:   ofMethods("errors", " that failed"),
+		drivers:           newLabelValues(),
+		resources:         newLabelValues(),
 	}
 }
 
@@ -107,7 +110,7 @@ func (m *Metrics) Topology() topology.Hooks {
 // Devices returns the hooks of a devices.Manager.
 func (m *Metrics) Devices() devices.Hooks {
 	return devices.Hooks{Allocated: func(r devices.Request) {
-		m.managers.allocation.WithLabelValues(string(r.Resource)).Observe(r.Duration.Seconds())
+		m.managers.allocation.WithLabelValues(m.managers.resources.add(string(r.Resource))).Observe(r.Duration.Seconds())
 	}}
 }
 
@@ -120,7 +123,7 @@ func (m *Metrics) Cgroups() cgroup.Hooks {
 
 // DevicePluginRegistered is the hook for deviceplugin.Hooks.Registered.
 func (m *Metrics) DevicePluginRegistered(resource corev1.ResourceName) {
-	m.managers.registrations.WithLabelValues(string(resource)).Inc()
+	m.managers.registrations.WithLabelValues(m.managers.resources.add(string(resource))).Inc()
 }
 
 // PodResourcesRequested is the hook for podresources.Hooks.Requested.
@@ -153,5 +156,5 @@ func (m *Metrics) claimsEnded(operation string, duration time.Duration, err erro
 
 // DRACallEnded is the hook for dra.Hooks.RPCEnded.
 func (m *Metrics) DRACallEnded(driver, method, code string, duration time.Duration) {
-	m.managers.driverCalls.WithLabelValues(driver, method, code).Observe(duration.Seconds())
+	m.managers.driverCalls.WithLabelValues(m.managers.drivers.add(driver), method, grpcCode(code)).Observe(duration.Seconds())
 }

@@ -24,6 +24,7 @@ type Metrics struct {
 	start    *startMetrics
 	managers managerMetrics
 	podsAPI  podsAPIMetrics
+	storage  storageMetrics
 	api      apiMetrics
 	health   healthMetrics // only with RegisterSLIs
 }
@@ -36,7 +37,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		pleg: newPleg(), workers: newWorkers(), status: newStatus(), probe: newProbe(), sources: newSources(),
 		loop: newLoop(), runtime: newRuntime(), eviction: newEviction(), images: newImages(), garbage: newGarbage(),
-		rotation: newRotation(), start: newStart(), managers: newManagers(), podsAPI: newPodsAPI(), api: newAPI(), health: newHealth(),
+		rotation: newRotation(), start: newStart(), managers: newManagers(), podsAPI: newPodsAPI(), storage: newStorage(), api: newAPI(), health: newHealth(),
 	}
 	if err := reg.Register(collector{m}); err != nil {
 		return nil, fmt.Errorf("prom: register metrics: %w", err)
@@ -66,7 +67,7 @@ func (m *Metrics) all() []prometheus.Collector {
 	var all []prometheus.Collector
 	for _, group := range []interface{ all() []prometheus.Collector }{
 		&m.pleg, &m.workers, &m.status, m.probe, &m.sources, m.loop, &m.runtime, &m.eviction, &m.images, &m.garbage, &m.rotation,
-		m.start, &m.managers, &m.podsAPI, &m.api,
+		m.start, &m.managers, &m.podsAPI, &m.storage, &m.api,
 	} {
 		all = append(all, group.all()...)
 	}

@@ -112,15 +112,8 @@ func callAllHooks(t *testing.T, m *prom.Metrics, reg prometheus.Registerer) {
 	i.Removed(runtime.Image{}, imagegc.ReasonMaxAge, time.Second, errors.New("x"))
 	i.Collected(imagegc.Result{BytesFreed: 7, Duration: time.Second}, nil)
 	callManagerHooks(t, m)
-	registerAll(t, reg, p)
-}
-
-// registerAll registers what New does not.
-func registerAll(t *testing.T, reg prometheus.Registerer, p *corev1.Pod) {
-	t.Helper()
-	require.NoError(t, prom.RegisterPods(reg, func() []*corev1.Pod { return []*corev1.Pod{p} }))
-	require.NoError(t, prom.RegisterProblems(reg, prom.Problems{RejectedPods: func() int { return 0 }}))
-	require.NoError(t, prom.RegisterNode(reg, newNode()))
+	callStorageHooks(m)
+	registerAll(t, m, reg, p)
 }
 
 // AG-5: docs/metrics.md lists every metric as it is scraped.
@@ -158,9 +151,9 @@ func TestMetrics_TableInDocs(t *testing.T) {
 
 	descs := make(chan *prometheus.Desc, 1000)
 	r := &registerer{}
-	_, err = prom.New(r)
+	m, err = prom.New(r)
 	require.NoError(t, err)
-	registerAll(t, r, newPod("web"))
+	registerAll(t, m, r, newPod("web"))
 	for _, c := range r.collectors {
 		c.Describe(descs)
 	}
@@ -258,7 +251,7 @@ func TestMetrics_ScrapeIsWellFormed(t *testing.T) {
 	assert.Greater(t, len(families), 40)
 	for name, f := range families {
 		assert.NotEmpty(t, f.GetHelp(), name)
-		assert.Regexp(t, "^(kubelet|prober|sublet|dra|rest_client|kubernetes)_", name)
+		assert.Regexp(t, "^(kubelet|prober|sublet|dra|rest_client|kubernetes|storage|volume|csi)_", name)
 	}
 	problems, err := testutil.GatherAndLint(reg)
 	require.NoError(t, err)
