@@ -17,6 +17,7 @@ type statusMetrics struct {
 	send          *prometheus.HistogramVec
 	phases        *prometheus.CounterVec
 	terminated    *prometheus.CounterVec
+	reasons       *labelValues
 }
 
 func newStatus() statusMetrics {
@@ -27,6 +28,7 @@ func newStatus() statusMetrics {
 		phases: counters("sublet_pod_phase_changes_total", "Changes of pod phases, by new phase.", "phase"),
 		terminated: counters("kubelet_terminated_containers_total", "Containers that have terminated, by type, exit code and reason.",
 			"container_type", "exit_code", "reason"),
+		reasons: newLabelValues(),
 	}
 }
 
@@ -85,6 +87,15 @@ func (s *statusMetrics) countTerminated(kind string, previous, current []corev1.
 		}) {
 			continue
 		}
-		s.terminated.WithLabelValues(kind, strconv.Itoa(int(end.ExitCode)), end.Reason).Inc()
+		s.terminated.WithLabelValues(kind, exitCode(end.ExitCode), s.reasons.add(end.Reason)).Inc()
 	}
+}
+
+// exitCode returns the label of an exit code. A process has one of a byte. What a runtime runs besides processes, such as
+// WebAssembly, may end with any number, and each would be a series.
+func exitCode(code int32) string {
+	if code < 0 || code > 255 {
+		return otherValue
+	}
+	return strconv.Itoa(int(code))
 }

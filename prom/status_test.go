@@ -1,6 +1,7 @@
 package prom_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -44,4 +45,17 @@ func TestStatus_TerminatedContainers(t *testing.T) {
 		`kubelet_terminated_containers_total{container_type="ephemeral_container",exit_code="137",reason="OOMKilled"} 1`,
 		`kubelet_terminated_containers_total{container_type="init_container",exit_code="0",reason="Completed"} 1`,
 	}, series(t, reg, "kubelet_terminated_containers_total"))
+}
+
+// AG-5: neither an exit code nor a reason makes series without end: what is no process may end with any.
+func TestStatus_BoundsTerminatedContainers(t *testing.T) {
+	m, reg := newMetrics(t)
+	for i := range int32(1000) {
+		m.Status().Changed(&corev1.Pod{}, phase(corev1.PodRunning), ended("c", i, 256+i, "Error"))
+		m.Status().Changed(&corev1.Pod{}, phase(corev1.PodRunning), ended("c", i, -1, "Error"))
+		m.Status().Changed(&corev1.Pod{}, phase(corev1.PodRunning), ended("c", i, 255, fmt.Sprint("Reason", i)))
+	}
+	all := series(t, reg, "kubelet_terminated_containers_total")
+	assert.Contains(t, all, `kubelet_terminated_containers_total{container_type="container",exit_code="other",reason="Error"} 2000`)
+	assert.Less(t, len(all), 110)
 }
