@@ -3,6 +3,8 @@ package prom
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -98,7 +100,14 @@ func counterFamily(name, help string, labels ...string) family {
 
 // value sends one sample. A zero time is that of the scrape.
 func (f family) value(ch chan<- prometheus.Metric, at time.Time, v float64, labels ...string) {
-	m := prometheus.MustNewConstMetric(f.desc, f.kind, v, labels...)
+	m, err := prometheus.NewConstMetric(f.desc, f.kind, v, labels...)
+	if err != nil { // a runtime may report an image or an id that is no text
+		labels = slices.Clone(labels)
+		for i := range labels {
+			labels[i] = strings.ToValidUTF8(labels[i], "\uFFFD")
+		}
+		m = prometheus.MustNewConstMetric(f.desc, f.kind, v, labels...)
+	}
 	if !at.IsZero() {
 		m = prometheus.NewMetricWithTimestamp(at, m)
 	}

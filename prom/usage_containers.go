@@ -17,7 +17,9 @@ type containers struct {
 	Usage
 
 	cpu, memoryUsage, memorySet, memoryRSS, memoryFailures, fs, start, processes family
-	cpuQuota, cpuPeriod, cpuShares, memoryLimit, memorySwap                      family
+	cpuQuota, cpuPeriod, cpuShares, memoryLimit, memorySwap, memoryCache         family
+	periods, throttledPeriods, throttled                                         family
+	reads, writes, bytesRead, bytesWritten                                       family
 	machineCPU, machineMemory, failed                                            family
 
 	network                                 []interfaceFamily
@@ -32,23 +34,32 @@ func newContainers(u Usage) *containers {
 		return counterFamily(name, help, append([]string{"container", "id", "image", "name", "namespace", "pod"}, more...)...)
 	}
 	return &containers{
-		Usage:          u,
-		cpu:            counter("container_cpu_usage_seconds_total", "CPU time used.", "cpu"),
-		memoryUsage:    gauge("container_memory_usage_bytes", "Memory in use, with all caches."),
-		memorySet:      gauge("container_memory_working_set_bytes", "Memory in use that cannot be reclaimed at once."),
-		memoryRSS:      gauge("container_memory_rss", "Bytes of anonymous memory in use."),
-		memorySwap:     gauge("container_memory_swap", "Bytes of swap space in use."),
-		memoryFailures: counter("container_memory_failures_total", "Page faults.", "failure_type", "scope"),
-		fs:             gauge("container_fs_usage_bytes", "Bytes of the writable layer.", "device"),
-		start:          gauge("container_start_time_seconds", "Start time, in seconds since 1970."),
-		processes:      gauge("container_processes", "Tasks of the pod."),
-		cpuQuota:       gauge("container_spec_cpu_quota", "CPU time in µs that the container may use in each period."),
-		cpuPeriod:      gauge("container_spec_cpu_period", "Length in µs of the period of the CPU quota."),
-		cpuShares:      gauge("container_spec_cpu_shares", "Weight of the container when CPU time is scarce."),
-		memoryLimit:    gauge("container_spec_memory_limit_bytes", "Memory that the container may use, 0 if it has no limit."),
-		machineCPU:     gaugeFamily("machine_cpu_cores", "Logical CPUs of the node."),
-		machineMemory:  gaugeFamily("machine_memory_bytes", "Memory of the node."),
-		failed:         gaugeFamily("container_scrape_error", "1 if the usage could not be measured."),
+		Usage:            u,
+		cpu:              counter("container_cpu_usage_seconds_total", "CPU time used.", "cpu"),
+		memoryUsage:      gauge("container_memory_usage_bytes", "Memory in use, with all caches."),
+		memorySet:        gauge("container_memory_working_set_bytes", "Memory in use that cannot be reclaimed at once."),
+		memoryRSS:        gauge("container_memory_rss", "Bytes of anonymous memory in use."),
+		memorySwap:       gauge("container_memory_swap", "Bytes of swap space in use."),
+		memoryCache:      gauge("container_memory_cache", "Bytes of the page cache in use."),
+		memoryFailures:   counter("container_memory_failures_total", "Page faults.", "failure_type", "scope"),
+		fs:               gauge("container_fs_usage_bytes", "Bytes of the writable layer.", "device"),
+		start:            gauge("container_start_time_seconds", "Start time, in seconds since 1970."),
+		processes:        gauge("container_processes", "Tasks of the pod."),
+		cpuQuota:         gauge("container_spec_cpu_quota", "CPU time in µs that the container may use in each period."),
+		cpuPeriod:        gauge("container_spec_cpu_period", "Length in µs of the period of the CPU quota."),
+		cpuShares:        gauge("container_spec_cpu_shares", "Weight of the container when CPU time is scarce."),
+		memoryLimit:      gauge("container_spec_memory_limit_bytes", "Memory that the container may use, 0 if it has no limit."),
+		machineCPU:       gaugeFamily("machine_cpu_cores", "Logical CPUs of the node."),
+		machineMemory:    gaugeFamily("machine_memory_bytes", "Memory of the node."),
+		failed:           gaugeFamily("container_scrape_error", "1 if the usage could not be measured."),
+		periods:          counter("container_cpu_cfs_periods_total", "Periods of the CPU quota in which there were tasks to run."),
+		throttledPeriods: counter("container_cpu_cfs_throttled_periods_total", "Periods of the CPU quota in which tasks had to wait for the next one."),
+		throttled:        counter("container_cpu_cfs_throttled_seconds_total", "Time for which tasks had to wait for the next period of the CPU quota."),
+		reads:            counter("container_fs_reads_total", "Reads from a disk.", "device"),
+		writes:           counter("container_fs_writes_total", "Writes to a disk.", "device"),
+		bytesRead:        counter("container_fs_reads_bytes_total", "Bytes read from a disk.", "device"),
+		bytesWritten:     counter("container_fs_writes_bytes_total", "Bytes written to a disk.", "device"),
+
 		network:        interfaceFamilies(counter),
 		cpuPressure:    pressureFamilyOf(counter, "cpu", "CPU time"),
 		memoryPressure: pressureFamilyOf(counter, "memory", "memory"),
@@ -59,7 +70,8 @@ func newContainers(u Usage) *containers {
 // Describe implements prometheus.Collector.
 func (c *containers) Describe(ch chan<- *prometheus.Desc) {
 	describe(ch, c.cpu, c.memoryUsage, c.memorySet, c.memoryRSS, c.memoryFailures, c.fs, c.start, c.processes,
-		c.cpuQuota, c.cpuPeriod, c.cpuShares, c.memoryLimit, c.memorySwap, c.machineCPU, c.machineMemory, c.failed)
+		c.cpuQuota, c.cpuPeriod, c.cpuShares, c.memoryLimit, c.memorySwap, c.machineCPU, c.machineMemory, c.failed,
+		c.memoryCache, c.periods, c.throttledPeriods, c.throttled, c.reads, c.writes, c.bytesRead, c.bytesWritten)
 	for _, f := range c.network {
 		ch <- f.desc
 	}
@@ -117,6 +129,7 @@ func (c *containers) pod(ch chan<- prometheus.Metric, s *stats.PodStats, pod *co
 		if fs := container.Rootfs; fs != nil {
 			c.fs.known(ch, fs.Time.Time, fs.UsedBytes, with(labels, "")...)
 		}
+		c.blockIO(ch, container.BlockIO, labels)
 		c.spec(ch, specOf(pod, container.Name), labels)
 	}
 }
@@ -124,6 +137,11 @@ func (c *containers) pod(ch chan<- prometheus.Metric, s *stats.PodStats, pod *co
 func (c *containers) usage(ch chan<- prometheus.Metric, cpu *stats.CPUStats, memory *stats.MemoryStats, labels []string) {
 	if cpu != nil {
 		c.cpu.nanoseconds(ch, cpu.Time.Time, cpu.UsageCoreNanoSeconds, with(labels, "total")...)
+		if t := cpu.Throttling; t != nil {
+			c.periods.value(ch, t.Time.Time, float64(t.Periods), labels...)
+			c.throttledPeriods.value(ch, t.Time.Time, float64(t.ThrottledPeriods), labels...)
+			c.throttled.nanoseconds(ch, t.Time.Time, &t.ThrottledNanoSeconds, labels...)
+		}
 	}
 	if memory == nil {
 		return
@@ -132,8 +150,22 @@ func (c *containers) usage(ch chan<- prometheus.Metric, cpu *stats.CPUStats, mem
 	c.memoryUsage.known(ch, at, memory.UsageBytes, labels...)
 	c.memorySet.known(ch, at, memory.WorkingSetBytes, labels...)
 	c.memoryRSS.known(ch, at, memory.RSSBytes, labels...)
+	c.memoryCache.known(ch, at, memory.CacheBytes, labels...)
 	c.memoryFailures.known(ch, at, memory.PageFaults, with(labels, "pgfault", "container")...)
 	c.memoryFailures.known(ch, at, memory.MajorPageFaults, with(labels, "pgmajfault", "container")...)
+}
+
+func (c *containers) blockIO(ch chan<- prometheus.Metric, io *stats.BlockIOStats, labels []string) {
+	if io == nil {
+		return
+	}
+	for _, d := range io.Devices {
+		all, at := with(labels, d.Device), io.Time.Time
+		c.reads.value(ch, at, float64(d.Reads), all...)
+		c.writes.value(ch, at, float64(d.Writes), all...)
+		c.bytesRead.value(ch, at, float64(d.BytesRead), all...)
+		c.bytesWritten.value(ch, at, float64(d.BytesWritten), all...)
+	}
 }
 
 func (c *containers) spec(ch chan<- prometheus.Metric, r *corev1.ResourceRequirements, labels []string) {
