@@ -41,6 +41,8 @@ func (f *csiFlags) options(all *flags, storage *kube.Storage, topology *func() m
 	}
 	files, recorder := volume.NewFiles(all.manifests), &lateRecorder{}
 	cfg := csi.Config{Root: all.rootDir, NodeName: all.nodeName, Drivers: files, Recorder: recorder, Logger: log}
+	counts := all.metrics.all
+	cfg.Hooks = csi.Hooks{RPCEnded: counts.CSICallEnded, OperationEnded: counts.StorageOperationEnded}
 	claims := volume.Claims(files)
 	if storage != nil {
 		claims, cfg.Drivers, cfg.Attachments, cfg.Node = storage, storage, storage, storage
@@ -53,7 +55,7 @@ func (f *csiFlags) options(all *flags, storage *kube.Storage, topology *func() m
 		*topology = m.Topology
 	}
 	plugins.add(all.registryDir(), csi.PluginType, m)
-	nfs, err := volume.NewNFS(volume.NFSConfig{Root: all.rootDir})
+	nfs, err := volume.NewNFS(volume.NFSConfig{Root: all.rootDir, Hooks: counts.Volumes(), Logger: log})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -17,7 +17,7 @@ import (
 // serverConfig returns what all servers of the agent have: its health, pods and metrics, and what the
 // kubelet's API has besides.
 func serverConfig(f *flags, a *agent.Agent, m *metrics, log *slog.Logger) (server.Config, error) {
-	handlers, err := m.handlers(a)
+	handlers, err := m.handlers(a, log)
 	if err != nil {
 		return server.Config{}, err
 	}

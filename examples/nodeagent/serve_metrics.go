@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"time"
@@ -21,6 +23,7 @@ import (
 	"github.com/sublet-dev/agent/prom"
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/stats"
+	"github.com/sublet-dev/agent/volume"
 )
 
 // metrics are those of the agent. Each path has a registry of its own, because some
@@ -51,12 +54,12 @@ func (m *metrics) hooks() agent.Hooks {
 	return agent.Hooks{
 		Sources: a.Sources(), SyncLoop: a.SyncLoop(), PodManager: a.PodManager(), Housekeeper: a.Housekeeper(), PodWorkers: a.PodWorkers(),
 		PLEG: a.PLEG(), Status: a.Status(), Probe: a.Probe(), Eviction: a.Eviction(), ImageGC: a.ImageGC(), ContainerGC: a.ContainerGC(), LogRotation: a.LogRotation(),
-		PodSync: a.PodSync(), Cgroups: a.Cgroups(), CRI: cri.Hooks{Call: a.RuntimeCall, OperationEnded: a.RuntimeOperation},
+		PodSync: a.PodSync(), Cgroups: a.Cgroups(), Volumes: a.Volumes(), CRI: cri.Hooks{Call: a.RuntimeCall, OperationEnded: a.RuntimeOperation},
 	}
 }
 
-// scrapeTimeout bounds the measurement for one scrape.
-const scrapeTimeout = 10 * time.Second
+// scrapeTimeout bounds the measurement for one scrape. Prometheus waits 10 seconds for an answer by default.
+const scrapeTimeout = 8 * time.Second
 
 // forScrape gives a measurement a context.
 func forScrape(measure func(context.Context) (stats.Summary, error)) func() (stats.Summary, error) {
@@ -68,7 +71,7 @@ func forScrape(measure func(context.Context) (stats.Summary, error)) func() (sta
 }
 
 // handlers serve the metrics, those that query the agent included.
-func (m *metrics) handlers(a *agent.Agent) (map[string]http.Handler, error) {
+func (m *metrics) handlers(a *agent.Agent, log *slog.Logger) (map[string]http.Handler, error) {
 	usage := prom.Usage{
 		Summary: forScrape(a.Stats), Pods: a.Pods,
 		Capacity: func() corev1.ResourceList { return a.Components().Node.Capacity },
@@ -83,7 +86,7 @@ func (m *metrics) handlers(a *agent.Agent) (map[string]http.Handler, error) {
 			})
 		},
 		func() error { return prom.RegisterNode(m.agent, m.describe(a)) },
-		func() error { return prom.RegisterVolumes(m.agent, usage) },
+		func() error { return m.registerVolumes(a) },
 		func() error { return prom.RegisterResources(m.resource, cheap) },
 		func() error { return prom.RegisterContainers(m.cadvisor, usage) },
 	} {
@@ -96,9 +99,29 @@ func (m *metrics) handlers(a *agent.Agent) (map[string]http.Handler, error) {
 		"/metrics": m.agent, "/metrics/resource": m.resource, "/metrics/cadvisor": m.cadvisor, "/metrics/probes": m.probes,
 		"/metrics/slis": m.slis,
 	} {
-		handlers[path] = promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+		// As with a kubelet, what is wrong with one metric does not hide the others.
+		handlers[path] = promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, ErrorLog: scrapeLog{log}})
 	}
 	return handlers, nil
+}
+
+// registerVolumes registers the metrics of volumes. Their usage does not wait for the runtime: the metrics of the agent are there
+// while it hangs.
+func (m *metrics) registerVolumes(a *agent.Agent) error {
+	v, ok := a.Components().Volumes.(*volume.Manager)
+	if !ok {
+		return nil
+	}
+	usage := prom.Usage{Summary: func() (stats.Summary, error) { return stats.VolumeSummary(a.Pods(), v), nil }}
+	return errors.Join(prom.RegisterVolumes(m.agent, usage), m.all.RegisterVolumeCounts(m.agent, v.Counts))
+}
+
+// scrapeLog logs the errors of scrapes.
+type scrapeLog struct{ *slog.Logger }
+
+// Println implements promhttp.Logger.
+func (l scrapeLog) Println(v ...any) {
+	l.Error("metrics incomplete", slog.String("err", fmt.Sprint(v...)))
 }
 
 // describe returns what is counted of the node.
