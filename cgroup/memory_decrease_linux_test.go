@@ -147,7 +147,7 @@ func TestEnsure_ReportsMemoryInUseOnV1(t *testing.T) {
 	assert.Equal(t, "67108864", read(t, memory, "memory.limit_in_bytes"))
 	assert.Equal(t, "50000", read(t, filepath.Join(root, "cpu", group), "cpu.cfs_quota_us"))
 	name, err := m.Ensure(t.Context(), sized("500m", "16Mi"))
-	require.ErrorContains(t, err, "memory limit of 16777216 bytes not set: as much")
+	require.ErrorContains(t, err, "memory limit (16777216) below current usage")
 	require.Equal(t, group, name)
 	assert.Equal(t, "67108864", read(t, memory, "memory.limit_in_bytes"))
 	end()
@@ -170,7 +170,7 @@ func TestVM_KeepsMemoryInUse(t *testing.T) {
 	end := allocate(t, dir+"/c")
 	for range 2 {
 		name, err := m.Ensure(t.Context(), sized("200m", "16Mi"))
-		require.ErrorContains(t, err, "memory limit of 16777216 bytes not set: as much")
+		require.ErrorContains(t, err, "memory limit (16777216) below current usage")
 		require.Equal(t, unit, name)
 		assert.Equal(t, "67108864", read(t, dir, "memory.max"))
 		assert.Equal(t, "67108864", unitProperty(t, unit, "MemoryMax"))
