@@ -160,6 +160,7 @@ func (t *applyRun) pull(ctx context.Context, container string, w neededImage, re
 	if err != nil {
 		sandbox = nil // the failure of the sandbox is reported elsewhere
 	}
+	req.Pod = t.pod.UID
 	req.Annotations = t.pod.Annotations // not those of the status calls: they come with each start, and runtimes find images by their names
 	startTime, pulled := time.Now(), false
 	var im *v1.Image

@@ -90,8 +90,9 @@ func TestEnsure_BackOffIsNoError(t *testing.T) {
 			return nil
 		})
 		c := f.client(t, Config{})
+		pod := onePod("main")
 		ensure := func() runtime.Failure {
-			_, err := newEnsureRun(c, onePod("main")).ensure(t.Context(), "main", neededImage{busybox, corev1.PullIfNotPresent})
+			_, err := newEnsureRun(c, pod).ensure(t.Context(), "main", neededImage{busybox, corev1.PullIfNotPresent})
 			require.Error(t, err)
 			return containerFailure(err)
 		}
@@ -107,6 +108,11 @@ func TestEnsure_BackOffIsNoError(t *testing.T) {
 		assert.Contains(t, waits.Message, "manifest unknown")
 		assert.Equal(t, tried.Add(10*time.Second), waits.Until)
 		assert.Equal(t, 1, f.count("PullImage"))
+
+		pod = onePod("main")
+		pod.UID = "uid-2"
+		assert.Equal(t, "ErrImagePull", ensure().Reason, "one that replaces it is tried at once")
+		assert.Equal(t, 2, f.count("PullImage"))
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // PullError is a pull that failed, or that waits for the end of its back-off.
@@ -39,16 +40,26 @@ type pullFailure struct {
 	until time.Time // no try before
 }
 
-// failure notes a failed pull. p.mu is held.
-func (p *Puller) failure(key pullKey, err error) error {
-	wait := p.cfg.Limits.BackOff
-	if was := p.failed[key]; was != nil {
-		wait = min(2*was.wait, p.cfg.Limits.MaxBackOff)
+// failureKey is what a back-off is of. Pods that were made together share their tries all the same: their back-offs
+// end together.
+type failureKey struct {
+	pullKey
+	pod types.UID
+}
+
+// failure notes a failed pull for the pods that waited for it, and returns the error of each. p.mu is held.
+func (p *Puller) failure(key pullKey, pods map[types.UID]struct{}, err error) map[types.UID]*PullError {
+	now, out := time.Now(), make(map[types.UID]*PullError, len(pods))
+	for pod := range pods {
+		wait, of := p.cfg.Limits.BackOff, failureKey{key, pod}
+		if was := p.failed[of]; was != nil {
+			wait = min(2*was.wait, p.cfg.Limits.MaxBackOff)
+		}
+		f := &pullFailure{err: err, wait: wait, fresh: now.Add(min(wait/2, p.cfg.Limits.BackOff)), until: now.Add(wait)}
+		p.failed[of] = f
+		out[pod] = &PullError{Reason: pullReason(err), Until: f.fresh, err: err}
 	}
-	now := time.Now()
-	f := &pullFailure{err: err, wait: wait, fresh: now.Add(min(wait/2, p.cfg.Limits.BackOff)), until: now.Add(wait)}
-	p.failed[key] = f
-	return &PullError{Reason: pullReason(err), Until: f.fresh, err: err}
+	return out
 }
 
 // backOff is the error of an image in its back-off.

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/types"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -53,7 +54,8 @@ type Limits struct {
 
 // Request is a request of a pod for an image. A Keyring makes it.
 type Request struct {
-	Ref string // as the runtime gets it
+	Ref string    // as the runtime gets it
+	Pod types.UID // whose back-off applies
 	// Annotations are the pod's, for runtimes that choose what they pull by them. They do not make two pulls different: pods of one
 	// kind differ in them, those of an indexed Job for example, and would no longer share a pull. A shared one has those of the pod
 	// that began it, as it has its sandbox configuration, which contains them too. To a runtime that chooses by them the pods of a
@@ -66,10 +68,10 @@ type Request struct {
 }
 
 // Puller pulls images: each reference once at a time regardless of how many wait for it,
-// few in parallel in the order of the requests, and after a failure not before its
-// back-off ends. A pull without a waiter is cancelled. It records with which logins each
-// image was pulled, and decides by that who may use it. Its methods may be called from any
-// goroutine.
+// few in parallel in the order of the requests, and after a failure not before the back-off
+// of the pod ends, which a new pod does not have. A pull without a waiter is cancelled. It
+// records with which logins each image was pulled, and decides by that who may use it. Its
+// methods may be called from any goroutine.
 type Puller struct {
 	cfg     Config
 	records *records
@@ -79,9 +81,10 @@ type Puller struct {
 	mu       sync.Mutex // guards the rest
 	inFlight map[pullKey]*pull
 	last     map[string]*pull // by reference: who must end before the next begins
-	failed   map[pullKey]*pullFailure
+	failed   map[failureKey]*pullFailure
 	landed   map[pullTarget]completedPull // pulls that worked, for a while
 	count    uint64                       // of them
+	swept    time.Time                    // when failed was gone through
 }
 
 // pullKey is what makes two pulls the same: with other logins the answer can be
@@ -141,11 +144,13 @@ type completedPull struct {
 type pull struct {
 	done    chan struct{}
 	cancel  context.CancelFunc
-	waiters int // guarded by Puller.mu
+	waiters int                    // guarded by Puller.mu
+	pods    map[types.UID]struct{} // that have waited; guarded by Puller.mu
 
 	image    string        // set before done is closed
 	duration time.Duration // of the calls alone; set before done is closed
 	err      error
+	failures map[types.UID]*PullError // by pod, whose next tries differ
 
 	landed bool // it was over before it was asked for; there is no more to it
 }
@@ -158,7 +163,7 @@ func New(cfg Config) *Puller {
 	}
 	p := &Puller{
 		cfg: cfg, slots: semaphore.NewWeighted(int64(cfg.Limits.MaxParallel)), rate: rate.NewLimiter(limit, cfg.Limits.Burst),
-		inFlight: make(map[pullKey]*pull), last: make(map[string]*pull), failed: make(map[pullKey]*pullFailure),
+		inFlight: make(map[pullKey]*pull), last: make(map[string]*pull), failed: make(map[failureKey]*pullFailure),
 		landed: make(map[pullTarget]completedPull),
 	}
 	p.records = newRecords(&p.cfg)
@@ -194,7 +199,7 @@ func (p *Puller) Pull(req Request, arrivals uint64, sandbox *v1.PodSandboxConfig
 		return "", 0, err
 	}
 	if !f.landed {
-		err = observe(func(ctx context.Context) error { start(ctx); return p.wait(ctx, key, f) })
+		err = observe(func(ctx context.Context) error { start(ctx); return p.wait(ctx, key, req.Pod, f) })
 	}
 	if err != nil {
 		return "", 0, err
@@ -203,9 +208,12 @@ func (p *Puller) Pull(req Request, arrivals uint64, sandbox *v1.PodSandboxConfig
 }
 
 // wait waits for a pull. A pull without waiters is cancelled.
-func (p *Puller) wait(ctx context.Context, key pullKey, f *pull) error {
+func (p *Puller) wait(ctx context.Context, key pullKey, pod types.UID, f *pull) error {
 	select {
 	case <-f.done:
+		if failed := f.failures[pod]; failed != nil {
+			return failed
+		}
 		return f.err
 	case <-ctx.Done():
 	}
@@ -228,19 +236,22 @@ func (p *Puller) wait(ctx context.Context, key pullKey, f *pull) error {
 func (p *Puller) join(key pullKey, req Request, arrivals uint64, sandbox *v1.PodSandboxConfig) (f *pull, start func(context.Context), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if f := p.inFlight[key]; f != nil {
-		f.waiters++
-		return f, func(context.Context) {}, nil
-	}
 	now := time.Now()
 	p.forget(now)
+	was := p.failed[failureKey{key, req.Pod}]
+	mustWait := was != nil && now.Before(was.until)
+	if f := p.inFlight[key]; f != nil && !mustWait {
+		f.waiters++
+		f.pods[req.Pod] = struct{}{}
+		return f, func(context.Context) {}, nil
+	}
 	if a := p.landed[req.target()]; arrivals != IgnoreArrivals && a.number > arrivals && p.records.loadedMayUse(a.image, req) {
 		return &pull{image: a.image, landed: true}, nil, nil
 	}
-	if was := p.failed[key]; was != nil && now.Before(was.until) {
+	if mustWait {
 		return nil, nil, was.backOff(req.Ref, now)
 	}
-	f = &pull{done: make(chan struct{}), waiters: 1}
+	f = &pull{done: make(chan struct{}), waiters: 1, pods: map[types.UID]struct{}{req.Pod: {}}}
 	before := p.last[req.Ref]
 	p.inFlight[key], p.last[req.Ref] = f, f
 	return f, func(ctx context.Context) {
@@ -252,13 +263,17 @@ func (p *Puller) join(key pullKey, req Request, arrivals uint64, sandbox *v1.Pod
 }
 
 // forget drops failures that are too old to count, and arrivals that no caller can have
-// missed any more.
+// missed any more. Of many pods there are many failures, so that these are not gone through each time.
 func (p *Puller) forget(now time.Time) {
 	for target, a := range p.landed {
 		if now.Sub(a.at) > p.cfg.ArrivalPeriod {
 			delete(p.landed, target)
 		}
 	}
+	if now.Sub(p.swept) < time.Second {
+		return
+	}
+	p.swept = now
 	for key, f := range p.failed {
 		if now.Sub(f.until) > 2*p.cfg.Limits.MaxBackOff {
 			delete(p.failed, key)
@@ -278,11 +293,13 @@ func (p *Puller) run(ctx context.Context, f *pull, before *pull, key pullKey, re
 	}
 	switch {
 	case err == nil:
-		delete(p.failed, key)
+		for pod := range f.pods {
+			delete(p.failed, failureKey{key, pod})
+		}
 		p.count++
 		p.landed[req.target()] = completedPull{p.count, image, time.Now()}
 	case ctx.Err() == nil:
-		err = p.failure(key, err)
+		f.failures = p.failure(key, f.pods, err)
 	}
 	p.mu.Unlock()
 	f.image, f.err = image, err

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/podspec"
@@ -329,5 +330,63 @@ func TestPuller_Arrivals(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		pull("ann", known)
 		assert.Len(t, f.pulled(), 4)
+	})
+}
+
+// IM-4: a pod that is made anew tries at once, and does not change when the others do. Pods whose back-offs end together
+// share a pull.
+func TestPuller_EachPodHasItsBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeService{registry: func(context.Context, string, string) error {
+			time.Sleep(time.Second)
+			return errors.New("manifest unknown")
+		}}
+		p := f.puller()
+		pull := func(pod types.UID) *PullError {
+			req := request(t, "reg.example/a:1", "")
+			req.Pod = pod
+			_, err := pullNow(t.Context(), p, req)
+			failed, _ := errors.AsType[*PullError](err)
+			return failed
+		}
+		together := func(pods ...types.UID) []*PullError {
+			var wg sync.WaitGroup
+			out := make([]*PullError, len(pods))
+			for i, pod := range pods {
+				wg.Go(func() { out[i] = pull(pod) })
+			}
+			wg.Wait()
+			return out
+		}
+		for n, wait := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
+			for _, failed := range together("a", "b") {
+				require.NotNil(t, failed)
+				assert.False(t, failed.BackOff)
+			}
+			require.Len(t, f.pulled(), n+1, "one pull for both")
+			time.Sleep(wait)
+		}
+		for _, failed := range together("a", "b") {
+			assert.False(t, failed.BackOff)
+		}
+		time.Sleep(20 * time.Second)
+
+		fresh := together("new", "a")
+		assert.False(t, fresh[0].BackOff, "it has not failed before")
+		assert.Equal(t, time.Now().Add(5*time.Second), fresh[0].Until)
+		assert.Equal(t, ReasonPullBackOff, fresh[1].Reason, "it waits, whoever pulls meanwhile")
+		require.Len(t, f.pulled(), 5)
+		time.Sleep(10 * time.Second)
+		assert.False(t, pull("new").BackOff)
+		assert.Equal(t, ReasonPullBackOff, pull("b").Reason)
+		require.Len(t, f.pulled(), 6)
+
+		f.registry = nil
+		time.Sleep(80 * time.Second)
+		assert.Nil(t, pull("a"))
+		assert.Len(t, p.failed, 2, "of the others, which find the image now")
+		time.Sleep(20 * time.Minute)
+		assert.Nil(t, pull("a"))
+		assert.Empty(t, p.failed)
 	})
 }
