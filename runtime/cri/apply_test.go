@@ -276,6 +276,9 @@ func TestFailuresAreNamed(t *testing.T) {
 			if strings.HasPrefix(tc.reason, "CreateContainer") || tc.reason == "RunContainerError" {
 				assert.Contains(t, rec.text(), "Failed Error: "+applied.Failures[tc.container].Message)
 			}
+			if tc.reason == "ImageInspectError" {
+				assert.Contains(t, rec.text(), `InspectFailed Failed to inspect image "`+busybox+`": `+applied.Failures[tc.container].Message)
+			}
 			assert.Equal(t, tc.reason, applied.Failures[tc.container].Reason)
 			assert.Error(t, applied.Failures[tc.container].Err)
 		})

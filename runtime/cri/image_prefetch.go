@@ -122,12 +122,12 @@ func (t *applyRun) ensure(ctx context.Context, container string, w neededImage) 
 		arrivals = t.c.puller.Arrivals()
 		im, err := t.imageStatus(ctx, req.Ref)
 		if err != nil {
-			return nil, &reasonError{"ImageInspectError", err}
+			return nil, t.inspectFailed(ctx, container, w, err)
 		}
 		if im != nil {
 			may, err := t.mayUse(ctx, im, req)
 			if err != nil {
-				return nil, &reasonError{"ImageInspectError", err}
+				return nil, t.inspectFailed(ctx, container, w, err)
 			}
 			if may {
 				t.event(container, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine", w.ref))
@@ -143,6 +143,14 @@ func (t *applyRun) ensure(ctx context.Context, container string, w neededImage) 
 		}
 	}
 	return t.pull(ctx, container, w, t.withNodeLogins(ctx, req), arrivals)
+}
+
+// inspectFailed emits that the runtime could not say whether it has an image, and returns the failure of the container.
+func (t *applyRun) inspectFailed(ctx context.Context, container string, w neededImage, err error) error {
+	if ctx.Err() == nil {
+		t.event(container, corev1.EventTypeWarning, "InspectFailed", fmt.Sprintf("Failed to inspect image %q: %v", w.ref, err))
+	}
+	return &reasonError{"ImageInspectError", err}
 }
 
 // mayUse reports whether the pod may use an image that is present: by its own logins, or by
@@ -194,7 +202,7 @@ func (t *applyRun) pull(ctx context.Context, container string, w neededImage, re
 	// than that of the reference means that another pull has moved the tag since.
 	if im == nil || id != "" && im.GetId() != id {
 		if im, err = t.imageStatus(ctx, cmp.Or(id, req.Ref)); err != nil {
-			return nil, &reasonError{"ImageInspectError", err}
+			return nil, t.inspectFailed(ctx, container, w, err)
 		}
 	}
 	if im == nil {
