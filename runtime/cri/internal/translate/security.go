@@ -3,6 +3,7 @@ package translate
 import (
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -217,7 +218,11 @@ func checkNonRoot(sc *corev1.SecurityContext, image *v1.Image) error {
 		return fmt.Errorf("runAsNonRoot is true and runAsUser is 0: %w", runtime.ErrInvalid)
 	case sc.RunAsUser != nil:
 		return nil
-	case image.GetUid() != nil && image.GetUid().GetValue() != 0:
+	case image.GetUid().GetValue() < 0, image.GetUid().GetValue() > math.MaxInt32:
+		// A runtime that cuts such a number off, as containerd did, makes root of it.
+		return fmt.Errorf("runAsNonRoot is true and the image's user %d is not from 1 to %d: %w",
+			image.GetUid().GetValue(), math.MaxInt32, runtime.ErrInvalid)
+	case image.GetUid().GetValue() != 0:
 		return nil
 	case image.GetUid() == nil && image.GetUsername() != "":
 		return fmt.Errorf("runAsNonRoot is true and the image's user %q is not a number, so that nothing is certain: %w",

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -95,6 +96,11 @@ func TestTranslator_NonRoot(t *testing.T) {
 		"the image names both":       {new(true), nil, &v1.Image{Username: "root", Uid: &v1.Int64Value{}}, true},
 		"the image's user, and name": {new(true), nil, &v1.Image{Username: "app", Uid: &v1.Int64Value{Value: 7}}, false},
 		"the image has no user":      {new(true), nil, &v1.Image{}, true},
+		"the image's last user":      {new(true), nil, user(math.MaxInt32), false},
+		"the image's user wraps":     {new(true), nil, user(1 << 32), true},
+		"the image's user is beyond": {new(true), nil, user(math.MaxInt32 + 1), true},
+		"the image's user is below":  {new(true), nil, user(-1000), true},
+		"beyond, and not demanded":   {new(false), nil, user(1 << 32), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := bare(func(_ *corev1.Pod, ct *corev1.Container) {
