@@ -96,7 +96,8 @@ func (tr *Translator) MountIDs(ids []runtime.IDMapping) []*v1.IDMapping {
 }
 
 // expandSubPath returns where in its volume a mount begins. An expression that
-// names an unknown variable is an error: another directory would be mounted.
+// names an unknown or empty variable is an error: another directory would be
+// mounted, or all of the volume.
 func expandSubPath(vm *corev1.VolumeMount, env []EnvVar) (string, error) {
 	sub := vm.SubPath
 	if vm.SubPathExpr != "" {
@@ -104,13 +105,13 @@ func expandSubPath(vm *corev1.VolumeMount, env []EnvVar) (string, error) {
 		lookup := lookupIn(env)
 		sub = podspec.Expand(vm.SubPathExpr, func(name string) (string, bool) {
 			value, ok := lookup(name)
-			if !ok {
+			if !ok || value == "" {
 				missing = append(missing, name)
 			}
 			return value, ok
 		})
 		if len(missing) > 0 {
-			return "", fmt.Errorf("subPathExpr %q names variables that are not set: %s: %w",
+			return "", fmt.Errorf("subPathExpr %q names variables that are not set or empty: %s: %w",
 				vm.SubPathExpr, strings.Join(missing, ", "), runtime.ErrInvalid)
 		}
 	}

@@ -136,3 +136,25 @@ func TestTranslator_SELinuxRelabel(t *testing.T) {
 		})
 	}
 }
+
+// A subPathExpr with a variable that is missing or empty would mount another directory, or all of a volume that pods share.
+func TestTranslator_SubPathExpr(t *testing.T) {
+	env := []EnvVar{{"POD", "web"}, {"TENANT", ""}}
+	for expr, want := range map[string]string{
+		"$(POD)": "web", "a/$(POD)/b": "a/web/b", "$$(TENANT)": "$(TENANT)",
+		"$(TENANT)": "", "$(TENANT)/x": "", "a/$(TENANT)": "", "$(OTHER)": "", "$()": "", "$(POD$(TENANT))": "",
+	} {
+		tr := &Translator{Pod: &corev1.Pod{}}
+		tr.Options.SubPath = func(_ context.Context, _ string, _ int, m corev1.VolumeMount) (string, error) {
+			return "/v/" + m.SubPath, nil
+		}
+		m, err := mountOf(tr, runtime.Volume{HostPath: "/v"}, corev1.VolumeMount{SubPathExpr: expr}, env...)
+		if want == "" {
+			assert.ErrorIs(t, err, runtime.ErrInvalid, expr)
+			assert.ErrorContains(t, err, "not set or empty", expr)
+			continue
+		}
+		require.NoError(t, err, expr)
+		assert.Equal(t, "/v/"+want, m.GetHostPath())
+	}
+}
