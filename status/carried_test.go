@@ -118,7 +118,7 @@ func TestGenerate_WaitsOfAPodThatIsOver(t *testing.T) {
 
 	over.Observed, over.Failures = view(), fails
 	st := generate(pod("init:i", "main:c"), over)
-	assert.Equal(t, "waiting PodInitializing", show(&st.InitContainerStatuses[0]), "nor for an image")
+	assert.Equal(t, "ContainerStatusUnknown 137 ()", show(&st.InitContainerStatuses[0]), "nor for an image")
 	over.Observed = view(exited("c", 0, 0))
 	st = generate(pod("main:c", "debug:d"), over)
 	assert.Equal(t, "waiting ContainerCreating", show(&st.EphemeralContainerStatuses[0]), "a debugger is not missed")

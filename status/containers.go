@@ -293,7 +293,7 @@ func (g *generator) overlayEnd(s slot, cs *corev1.ContainerStatus) {
 	case !g.final() || cs.State.Waiting == nil:
 		return
 	case last == nil:
-		if s.kind == runtime.Regular && g.wasInitialized() {
+		if g.hadItsTurn(s) {
 			cs.State = lostContainer(cs.ContainerID, &corev1.ContainerStateRunning{})
 		}
 		return
@@ -302,31 +302,6 @@ func (g *generator) overlayEnd(s slot, cs *corev1.ContainerStatus) {
 	if last.ContainerID != "" {
 		cs.ContainerID = last.ContainerID // a container that was created since never ran
 	}
-}
-
-// wasInitialized reports whether the regular containers could start: immediately, or
-// when the last init container had completed or the last sidecar had started.
-func (g *generator) wasInitialized() bool {
-	n := len(g.pod.Spec.InitContainers)
-	if n == 0 {
-		return true
-	}
-	for i := range g.pod.Spec.Containers {
-		name := g.pod.Spec.Containers[i].Name
-		previous := find(g.previous.ContainerStatuses, name)
-		if g.report.Observed.LatestContainer(name) != nil || previous != nil && previous.ContainerID != "" {
-			return true
-		}
-	}
-	last := &g.pod.Spec.InitContainers[n-1]
-	if podspec.IsSidecar(last) {
-		// It counts once it has started, which its termination does not show.
-		return isStarted(g.previous.InitContainerStatuses, last.Name)
-	}
-	if c := g.report.Observed.LatestContainer(last.Name); c != nil {
-		return c.State == runtime.Exited && initSucceeded(g.terminated(c))
-	}
-	return isReady(g.previous.InitContainerStatuses, last.Name)
 }
 
 // state returns the observed state of one attempt.
