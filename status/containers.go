@@ -293,7 +293,7 @@ func (g *generator) overlayEnd(s slot, cs *corev1.ContainerStatus) {
 	case !g.final() || cs.State.Waiting == nil:
 		return
 	case last == nil:
-		if g.hadItsTurn(s) {
+		if g.shouldHaveRun(s) {
 			cs.State = lostContainer(cs.ContainerID, &corev1.ContainerStateRunning{})
 		}
 		return

@@ -9,21 +9,21 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// hadItsTurn reports whether a container that has never run should have.
-func (g *generator) hadItsTurn(s slot) bool {
+// shouldHaveRun reports whether a container that has never run should have.
+func (g *generator) shouldHaveRun(s slot) bool {
 	switch s.kind {
 	case runtime.Regular:
 		return g.wasInitialized()
 	case runtime.Init, runtime.Sidecar:
-		return g.initHadItsTurn(s.c.Name)
+		return g.initShouldHaveRun(s.c.Name)
 	default:
 		return false
 	}
 }
 
-// initHadItsTurn reports whether an init container that has never run was the first one, or comes before one
+// initShouldHaveRun reports whether an init container that has never run was the first one, or comes before one
 // that has run. Without that a pod that has ended would be shown as one that initializes.
-func (g *generator) initHadItsTurn(name string) bool {
+func (g *generator) initShouldHaveRun(name string) bool {
 	list := g.pod.Spec.InitContainers
 	i := slices.IndexFunc(list, func(c corev1.Container) bool { return c.Name == name })
 	return i == 0 || slices.ContainsFunc(list[i+1:], func(c corev1.Container) bool {

@@ -47,8 +47,8 @@ func TestGenerate_InitContainerNeverStarted(t *testing.T) {
 			assert.Equal(t, waits, st.ContainerStatuses[0].State.Waiting.Reason)
 			assert.Equal(t, corev1.ConditionFalse, conditionOf(&st, corev1.PodInitialized).Status)
 
-			again := status.Generate(three, r, st, status.NodeInfo{}, testTime)
-			assert.Equal(t, st, again, "it stays so")
+			next := status.Generate(three, r, st, status.NodeInfo{}, testTime)
+			assert.Equal(t, st, next, "it stays so")
 		})
 	}
 }

@@ -333,7 +333,7 @@ func TestPuller_Arrivals(t *testing.T) {
 	})
 }
 
-// IM-4: a pod that is made anew tries at once, and does not change when the others do. Pods whose back-offs end together
+// IM-4: a pod that replaces another tries at once, and does not change when the others do. Pods whose back-offs end together
 // share a pull.
 func TestPuller_EachPodHasItsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
