@@ -60,7 +60,7 @@ var allowedImports = map[string][]string{
 	"pluginregistry":             {"internal/safe", "internal/text"},
 	"eviction":                   {"internal/safe", "podspec", "runtime"},
 	"imagegc":                    {"internal/atomicfile", "internal/diskusage", "internal/monotonic", "internal/safe", "podspec", "runtime"},
-	"containergc":                {"internal/fileversion", "internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "runtime"},
+	"containergc":                {"internal/fileversion", "internal/fserr", "internal/logpath", "internal/owner", "internal/safe", "podspec", "runtime"},
 	"podops":                     {"podlogs", "podspec", "podstream", "runtime"},
 	"podwatch":                   {},
 	"podstream":                  {},

@@ -11,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/sleep"
@@ -64,8 +63,12 @@ type Config struct {
 	// the runtime are not delayed. Reclaim ignores it. Default: 20ms.
 	RemovalInterval time.Duration
 
-	Logger *slog.Logger // Default: discard
-	Hooks  Hooks
+	NodeName string // of the events
+	// Recorder gets an event of the node, ContainerGCFailed, for each collection of Run that
+	// fails. Default: none.
+	Recorder Recorder
+	Logger   *slog.Logger // Default: discard
+	Hooks    Hooks
 }
 
 // Hooks are called by the Collector and must not block. Each may be nil.
@@ -136,7 +139,7 @@ func New(cfg Config) (*Collector, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	cfg.Hooks = cfg.Hooks.guarded(cfg.Logger)
+	cfg.Hooks, cfg.Recorder = cfg.Hooks.guarded(cfg.Logger), safe.Events(cfg.Logger, cfg.Recorder)
 	return &Collector{cfg: cfg, collecting: make(chan struct{}, 1), collectCh: make(chan struct{}, 1)}, nil
 }
 
@@ -181,7 +184,7 @@ func (c *Collector) Run(ctx context.Context) error {
 			yielded = false // also after a panic
 			err := safe.Call(c.cfg.Logger, "collect containers", func() (err error) { _, yielded, err = c.collect(ctx, modePaced); return err })
 			if err != nil && ctx.Err() == nil {
-				c.cfg.Logger.Warn("container garbage collection failed", logattr.Err(err))
+				c.failed(err)
 			}
 		}
 		next.Reset(c.cfg.Period)
