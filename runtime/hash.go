@@ -34,6 +34,9 @@ func HashContainer(c *corev1.Container) string {
 	return hashJSON(hashVersion, &made)
 }
 
+// HashResources returns a hash of the resources of a container spec.
+func HashResources(c *corev1.Container) string { return hashJSON("", &c.Resources) }
+
 // hashJSON returns version and a hash of v, whose type can be marshalled.
 func hashJSON(version string, v any) string {
 	text, err := json.Marshal(v)

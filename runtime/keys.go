@@ -32,5 +32,7 @@ const (
 	AnnotationImage             = "sublet.dev/container.image"              // image in the spec; unknown if missing
 	AnnotationBackOffStep       = "sublet.dev/container.backoff-step"       // Action.BackOffStep; 0 if missing
 	AnnotationBackOffBoot       = "sublet.dev/container.backoff-boot"       // id of the boot in which the step counts; any if missing
+	AnnotationBackOffResources  = "sublet.dev/container.backoff-resources"  // HashResources of the spec for which the step counts; any if missing
 	AnnotationRestartGeneration = "sublet.dev/container.restart-generation" // Action.RestartGeneration; 0 if missing
+	AnnotationMemoryRequest     = "sublet.dev/container.memory-request"     // bytes, of a container that is restarted for another one; unknown if missing
 )

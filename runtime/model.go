@@ -77,6 +77,7 @@ type Container struct {
 	Hash              string // HashContainer of the spec from which it was created
 	SpecImage         string // image in that spec; "": unknown
 	BackOffStep       int    // consecutive restarts; see BackOff
+	BackOffResources  string // HashResources of that spec, for which BackOffStep counts; "": unknown
 	RestartGeneration uint32 // previous restarts of all containers; see Action
 	GracePeriod       time.Duration
 	PreStop           *corev1.LifecycleHandler

@@ -246,7 +246,8 @@ func (p *planner) backOff(c *corev1.Container, kind ContainerType, last *Contain
 }
 
 // delay returns the delay of the BackOff after last, and the back-off step of last: 0 if
-// it ran long enough to reset the back-off.
+// it ran long enough to reset the back-off, or if its resources have changed since: who gives
+// more memory to a container that was killed for the lack of it need not wait.
 func (p *planner) delay(c *corev1.Container, last *Container) (step int, delay time.Duration) {
 	r := RestartInfo{Pod: p.pod, Container: c, ExitCode: last.ExitCode, BackOffStep: max(last.BackOffStep, 0), Attempt: last.Attempt}
 	ended := last.Finished
@@ -260,7 +261,7 @@ func (p *planner) delay(c *corev1.Container, last *Container) (step int, delay t
 	if b, ok := p.view.BackOff.(BackOffResetter); ok {
 		good = b.ShouldReset(r)
 	}
-	if good {
+	if good || last.BackOffResources != "" && last.BackOffResources != HashResources(c) {
 		r.BackOffStep = 0
 	}
 	return r.BackOffStep, max(p.view.BackOff.Delay(r), 0)

@@ -27,7 +27,7 @@ func (p *planner) resize(c *corev1.Container, kind ContainerType, have *Containe
 	case !cpu && !memory && !quota:
 	case kind != Init && (cpu && restartsFor(c, corev1.ResourceCPU) || memory && restartsFor(c, corev1.ResourceMemory)):
 		p.kill(have, ReasonResized, killMessage(c, Regular, "resize requires restart", false), p.grace)
-		p.start(c, kind, have.BackOffStep, ReasonResized)
+		p.start(c, kind, 0, ReasonResized) // other resources reset the back-off, see delay
 	default:
 		update := Action{Type: UpdateResources, Container: c.Name, ContainerType: kind, ID: have.ID, Attempt: have.Attempt, Reason: ReasonResized}
 		if lowers(p.pod, c, have.Resources) {

@@ -103,7 +103,7 @@ func TestResize(t *testing.T) {
 		{"quotas are off on the node", pod, view(has("500m", "", "64Mi", noQuota)), ""},
 		{"memory all the same", pod, view(has("500m", "", "32Mi", noQuota)), "update a#0"},
 		{"a runtime that tells of limits only", pod, view(has("", "500m", "")), ""},
-		{"memory by restart", byRestart, view(has("500m", "500m", "128Mi"), step(3)), "kill a#0; start a#1 step 3"},
+		{"memory by restart", byRestart, view(has("500m", "500m", "128Mi"), step(3)), "kill a#0; start a#1"},
 		{"CPU in place all the same", byRestart, view(has("500m", "400m", "64Mi")), "update a#0"},
 		{"both by restart", byRestart, view(has("500m", "400m", "32Mi")), "kill a#0; start a#1"},
 		{"a memory limit added by restart", byRestart, view(has("500m", "500m", "")), "kill a#0; start a#1"},

@@ -26,7 +26,8 @@ func isInFields(key string) bool {
 	case runtime.LabelPodName, runtime.LabelPodNamespace, runtime.LabelPodUID, runtime.LabelContainerName,
 		podspec.AnnotationSource, runtime.AnnotationGracePeriod, runtime.AnnotationDeletionGracePeriod,
 		runtime.AnnotationHash, runtime.AnnotationImage, runtime.AnnotationRestartCount, runtime.AnnotationContainerType, runtime.AnnotationPreStop,
-		runtime.AnnotationBackOffStep, runtime.AnnotationBackOffBoot, runtime.AnnotationRestartGeneration,
+		runtime.AnnotationBackOffStep, runtime.AnnotationBackOffBoot, runtime.AnnotationBackOffResources,
+		runtime.AnnotationRestartGeneration, runtime.AnnotationMemoryRequest,
 		runtime.AnnotationTerminationMessagePath, runtime.AnnotationTerminationMessagePolicy:
 		return true
 	}

@@ -87,6 +87,9 @@ func TestPod_BackOffEndsWithTheBoot(t *testing.T) {
 	plan[1].BackOffStep = 2
 	require.Empty(t, f.client(t, Config{Node: Node{BootID: "first"}}).Apply(t.Context(), onePod("main"), plan, runtime.RunOptions{}).Failures)
 	assert.Equal(t, 2, after("first"))
+	inspected, err := f.client(t, Config{Node: Node{BootID: "first"}}).Pod(t.Context(), "uid-1")
+	require.NoError(t, err)
+	assert.Equal(t, runtime.HashResources(&onePod("main").Spec.Containers[0]), inspected.Containers[0].BackOffResources)
 	assert.Zero(t, after("second"))
 	for _, ct := range f.containers {
 		delete(ct.GetAnnotations(), runtime.AnnotationBackOffBoot) // as one of an earlier version

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"path"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -69,12 +70,16 @@ func containerAnnotations(pod *corev1.Pod, in ContainerInput, bootID string) map
 	})
 	if a.BackOffStep > 0 {
 		out[runtime.AnnotationBackOffStep] = strconv.Itoa(a.BackOffStep)
+		out[runtime.AnnotationBackOffResources] = runtime.HashResources(ct)
 		if bootID != "" {
 			out[runtime.AnnotationBackOffBoot] = bootID
 		}
 	}
 	if a.RestartGeneration > 0 {
 		out[runtime.AnnotationRestartGeneration] = strconv.FormatUint(uint64(a.RestartGeneration), 10)
+	}
+	if isRestartedForMemory(ct, a.ContainerType) {
+		out[runtime.AnnotationMemoryRequest] = strconv.FormatInt(memoryRequest(ct), 10)
 	}
 	graceAnnotations(pod, out)
 	if ct.Lifecycle != nil && ct.Lifecycle.PreStop != nil {
@@ -88,6 +93,14 @@ func containerAnnotations(pod *corev1.Pod, in ContainerInput, bootID string) map
 		}
 	}
 	return out
+}
+
+// isRestartedForMemory reports whether a container is restarted when its memory is resized, so that
+// the request that it was made with is the present one. No runtime reports the request.
+func isRestartedForMemory(ct *corev1.Container, kind runtime.ContainerType) bool {
+	return (kind == runtime.Regular || kind == runtime.Sidecar) && slices.ContainsFunc(ct.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
+		return p.ResourceName == corev1.ResourceMemory && p.RestartPolicy == corev1.RestartContainer
+	})
 }
 
 // logPath is where a container's log goes, below the pod's log directory.

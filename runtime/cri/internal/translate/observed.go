@@ -114,7 +114,7 @@ func fromAnnotations(out *runtime.Container, a map[string]string, bootID string)
 	// Containers that ended with the machine did not crash: no back-off outlasts a boot.
 	if boot := a[runtime.AnnotationBackOffBoot]; boot == "" || bootID == "" || boot == bootID {
 		if step, err := strconv.ParseUint(a[runtime.AnnotationBackOffStep], 10, 31); err == nil {
-			out.BackOffStep = int(step)
+			out.BackOffStep, out.BackOffResources = int(step), a[runtime.AnnotationBackOffResources]
 		}
 	}
 	out.GracePeriod = GracePeriod(a)
@@ -186,6 +186,9 @@ func AddContainerStatus(c runtime.Container, st *v1.ContainerStatus) runtime.Con
 		c.StopSignal = corev1.Signal(unflattenSignal(sig))
 	}
 	c.Resources = resourcesOf(st.GetResources().GetLinux())
+	if n, err := strconv.ParseInt(st.GetAnnotations()[runtime.AnnotationMemoryRequest], 10, 64); err == nil && n >= 0 && c.Resources != nil {
+		c.Resources.MemoryRequest = resource.NewQuantity(n, resource.BinarySI)
+	}
 	if u := st.GetUser().GetLinux(); u != nil {
 		c.User = &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{
 			UID: u.GetUid(), GID: u.GetGid(), SupplementalGroups: slices.Clone(u.GetSupplementalGroups()),

@@ -59,7 +59,7 @@ func TestObservedContainer_ReadsBackAnnotations(t *testing.T) {
 		assert.Equal(t, runtime.Container{
 			ID: "id", SandboxID: "sb", Name: "main", Attempt: 4, State: runtime.Running, Created: time.Unix(0, 5),
 			Image: "app", ImageID: "sha256:1", Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
-			Hash: runtime.HashContainer(spec), SpecImage: spec.Image, Type: kind, BackOffStep: 2, RestartGeneration: 7, GracePeriod: 5 * time.Second, PreStop: hook,
+			Hash: runtime.HashContainer(spec), SpecImage: spec.Image, Type: kind, BackOffStep: 2, BackOffResources: runtime.HashResources(spec), RestartGeneration: 7, GracePeriod: 5 * time.Second, PreStop: hook,
 		}, got)
 		assert.Equal(t, spec.Ports, Ports(got.Annotations))
 	}
