@@ -162,9 +162,8 @@ func NewContainerGC(c *Components) (ContainerGC, error) {
 			runtime.ContainerRemover
 			podcache.Lister
 		}{rt, podcache.Lister{Cache: c.PodCache}},
-		PodState: containergc.PodStates{Sources: c.Sources, Workers: c.PodWorkers, Cache: c.PodCache}.State,
-		LogsDir:  c.Node.PodLogsDir, LinksDir: c.Node.LogLinksDir, Owner: c.Owner,
-		NodeName: c.NodeName, Recorder: c.Recorder, Logger: c.Logger, Hooks: c.Hooks.ContainerGC,
+		PodState: containergc.PodStates{Sources: c.Sources, Workers: c.PodWorkers, Cache: c.PodCache}.State, NodeName: c.NodeName, Recorder: c.Recorder,
+		LogsDir: c.Node.PodLogsDir, LinksDir: c.Node.LogLinksDir, Owner: c.Owner, Logger: c.Logger, Hooks: c.Hooks.ContainerGC,
 	})
 }
 
