@@ -91,8 +91,7 @@ type Components struct {
 // The interfaces of the components have what the other components call, and Run, which blocks until ctx is done, returns nil
 // then, and owns every goroutine. The packages of the embedded interfaces say what each method promises.
 type (
-	// Runtime is the container runtime. *cri.Client is one. What a runtime can do in addition is documented at
-	// runtime.Capability.
+	// Runtime is the container runtime. *cri.Client is one. What a runtime can do in addition is documented at runtime.Capability.
 	Runtime interface {
 		pleg.Runtime
 		podsync.Runtime

@@ -138,8 +138,7 @@ func NewImageGC(c *Components) (ImageGC, error) {
 	})
 }
 
-// NewPodWorkers returns the default PodWorkers, podworkers.Workers. They give pods leases on their images while there is an
-// ImageGC.
+// NewPodWorkers returns the default PodWorkers, podworkers.Workers. They give pods leases on their images while there is an ImageGC.
 func NewPodWorkers(c *Components) (PodWorkers, error) {
 	var syncer podworkers.Syncer = c.Syncer
 	if c.ImageGC != nil {

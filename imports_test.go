@@ -164,7 +164,7 @@ func TestImports_OnlyAllowed(t *testing.T) {
 // The root only connects components: what does not fit into six files and these lines,
 // comments included, belongs to a package of its own or to that of a component.
 func TestImports_RootStaysSmall(t *testing.T) {
-	const maxFiles, maxLines = 6, 1363
+	const maxFiles, maxLines = 6, 1360
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	files = slices.DeleteFunc(files, func(name string) bool { return strings.HasSuffix(name, "_test.go") })

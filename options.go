@@ -247,8 +247,7 @@ func WithEviction(f Constructor[Eviction]) Option { return replace("Eviction", f
 // WithSyncLoop replaces NewSyncLoop.
 func WithSyncLoop(f Constructor[SyncLoop]) Option { return replace("SyncLoop", f) }
 
-// WithRuntimeFunc replaces NewRuntime, for example to decorate the client of WithRuntimeEndpoint. WithRuntime sets a runtime
-// that exists.
+// WithRuntimeFunc replaces NewRuntime, for example to decorate the client of WithRuntimeEndpoint. WithRuntime sets a runtime that exists.
 func WithRuntimeFunc(f Constructor[Runtime]) Option { return replace("Runtime", f) }
 
 // WithObjectsFunc replaces NewObjects. WithObjects adds places to it.
