@@ -1,6 +1,7 @@
 package containergc
 
 import (
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ type Recorder interface {
 func (c *Collector) failed(err error) {
 	c.cfg.Logger.Warn("container garbage collection failed", logattr.Err(err))
 	if c.cfg.Recorder != nil {
-		c.cfg.Recorder.Record(podspec.NewNodeEvent(c.cfg.NodeName, corev1.EventTypeWarning, "ContainerGCFailed", err.Error(), time.Now()))
+		message := strings.ReplaceAll(err.Error(), "\n", "; ") // one line, as kubectl shows it
+		c.cfg.Recorder.Record(podspec.NewNodeEvent(c.cfg.NodeName, corev1.EventTypeWarning, "ContainerGCFailed", message, time.Now()))
 	}
 }
