@@ -210,8 +210,8 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{t: t, cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 }
 
-// issue returns a certificate and its key, in PEM, for clients and for servers on loopback.
-func (a *authority) issue(user, group string) (cert, key []byte) {
+// issue returns a certificate and its key, in PEM, for clients and for servers on loopback and on other addresses.
+func (a *authority) issue(user, group string, others ...net.IP) (cert, key []byte) {
 	a.t.Helper()
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(a.t, err)
@@ -223,7 +223,7 @@ func (a *authority) issue(user, group string) (cert, key []byte) {
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: subject,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
+		IPAddresses: append([]net.IP{net.IPv4(127, 0, 0, 1)}, others...), DNSNames: []string{"localhost"},
 	}, a.cert, signer.Public(), a.key)
 	require.NoError(a.t, err)
 	encoded, err := x509.MarshalPKCS8PrivateKey(signer)

@@ -3,6 +3,7 @@ package kubetest
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"net"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -44,10 +45,10 @@ func (s *APIServer) Kubeconfig(user, group string) string {
 	return file
 }
 
-// Certificate writes a certificate and its key for clients and for servers on loopback, and returns their paths.
-func (s *APIServer) Certificate(user, group string) (cert, key string) {
+// Certificate writes a certificate and its key for clients and for servers on loopback and on other addresses, and returns their paths.
+func (s *APIServer) Certificate(user, group string, others ...net.IP) (cert, key string) {
 	s.t.Helper()
-	certPEM, keyPEM := s.ca.issue(user, group)
+	certPEM, keyPEM := s.ca.issue(user, group, others...)
 	s.write(user+".crt", certPEM)
 	s.write(user+".key", keyPEM)
 	return s.path(user + ".crt"), s.path(user + ".key")

@@ -5,6 +5,7 @@ package conformance
 import (
 	"cmp"
 	"context"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,10 +29,24 @@ const (
 	envFocus    = "SUBLET_CONFORMANCE_FOCUS"
 	envSkip     = "SUBLET_CONFORMANCE_SKIP"
 	envProcs    = "SUBLET_CONFORMANCE_PROCS"
+	envAddress  = "SUBLET_CONFORMANCE_ADDRESS"
 )
 
-// nodeName is an address, so that the API server reaches the node without resolving a name.
-const nodeName = "127.0.0.1"
+// kubeletPort is where some specs expect the API of a node.
+const kubeletPort = "10250"
+
+// nodeAddress returns the address of the node and where it listens. The name of the node is its address, so that the API
+// server reaches it without resolving a name.
+func nodeAddress(t *testing.T) (name, listen string) {
+	t.Helper()
+	name = cmp.Or(os.Getenv(envAddress), "127.0.0.1")
+	ip := net.ParseIP(name)
+	require.NotNil(t, ip, "%s: %q is no IP address", envAddress, name)
+	if ip.IsLoopback() {
+		return name, kubetest.FreeAddress(t)
+	}
+	return name, net.JoinHostPort(name, kubeletPort)
+}
 
 // Every spec passes but those in testdata/expected.txt, which has the reasons.
 func TestConformance(t *testing.T) {
@@ -79,10 +94,11 @@ func startAgent(t *testing.T, node *containerdtest.Node, cluster *kubetest.APISe
 	binary := filepath.Join(t.TempDir(), "nodeagent")
 	output, err := exec.Command("go", "build", "-o", binary, "../../examples/nodeagent").CombinedOutput()
 	require.NoError(t, err, "%s", output)
-	cert, key := cluster.Certificate("node", "")
+	nodeName, listen := nodeAddress(t)
+	cert, key := cluster.Certificate("node", "", net.ParseIP(nodeName))
 	agent := exec.Command(binary,
 		"-kubeconfig", cluster.Kubeconfig("system:node:"+nodeName, "system:nodes"), "-node-name", nodeName, "-node-ip", nodeName,
-		"-tls-cert-file", cert, "-tls-private-key-file", key, "-client-ca-file", cluster.CAFile(), "-listen", "", "-listen-https", kubetest.FreeAddress(t),
+		"-tls-cert-file", cert, "-tls-private-key-file", key, "-client-ca-file", cluster.CAFile(), "-listen", "", "-listen-https", listen,
 		"-runtime-endpoint", node.Endpoint(), "-root-dir", filepath.Join(node.Shared, "agent"), "-pod-logs-dir", filepath.Join(node.Shared, "logs"),
 		"-cgroup-root", node.CgroupParent, "-image-gc-high-threshold", "100", "-eviction-hard", "memory.available<100Mi,nodefs.available<1%,imagefs.available<1%")
 	file, err := os.Create(log)
@@ -95,11 +111,11 @@ func startAgent(t *testing.T, node *containerdtest.Node, cluster *kubetest.APISe
 		_ = file.Close()
 	})
 	start := time.Now()
-	require.Eventually(t, func() bool { return isReady(t.Context(), cluster) }, 2*time.Minute, 100*time.Millisecond, "the node is not ready; see %s", log)
+	require.Eventually(t, func() bool { return isReady(t.Context(), cluster, nodeName) }, 2*time.Minute, 100*time.Millisecond, "the node is not ready; see %s", log)
 	t.Logf("the node is ready after %v", time.Since(start).Round(100*time.Millisecond))
 }
 
-func isReady(ctx context.Context, cluster *kubetest.APIServer) bool {
+func isReady(ctx context.Context, cluster *kubetest.APIServer, nodeName string) bool {
 	node, err := cluster.Admin().CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
 	if err != nil {
 		return false

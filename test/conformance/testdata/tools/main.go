@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -95,7 +96,8 @@ type options struct {
 	data, headers           []string
 	total, connect          float64 // seconds
 	insecure, fail, include bool
-	ignored                 string
+	head                    bool
+	written, ignored        string
 }
 
 func (o *options) flags() *flag.FlagSet {
@@ -123,7 +125,8 @@ func (o *options) flags() *flag.FlagSet {
 	text(&o.method, "X", "request")
 	text(&o.out, "o", "output")
 	text(&o.user, "u", "user")
-	text(&o.ignored, "w", "write-out", "retry", "interface")
+	text(&o.written, "w", "write-out")
+	text(&o.ignored, "retry", "interface")
 	list(&o.data, "d", "data")
 	list(&o.headers, "H", "header")
 	seconds(&o.total, "m", "max-time")
@@ -131,14 +134,19 @@ func (o *options) flags() *flag.FlagSet {
 	set(&o.insecure, "k", "insecure")
 	set(&o.fail, "f", "fail")
 	set(&o.include, "i", "include")
+	set(&o.head, "I", "head")
 	set(new(bool), "s", "silent", "S", "show-error", "g", "globoff", "q", "disable", "L", "location", "v", "verbose")
 	return fs
 }
 
-// spread parts the flags that are written in one word, such as -sSk.
+// spread parts the flags that are written in one word, such as -sSk, and a method from its flag.
 func spread(args []string) (all []string) {
 	for _, a := range args {
-		if len(a) > 2 && a[0] == '-' && a[1] != '-' && strings.Trim(a[1:], "sSkfigqLv") == "" {
+		if method, ok := strings.CutPrefix(a, "-X"); ok && method != "" {
+			all = append(all, "-X", method)
+			continue
+		}
+		if len(a) > 2 && a[0] == '-' && a[1] != '-' && strings.Trim(a[1:], "sSkfigqLvI") == "" {
 			for _, letter := range a[1:] {
 				all = append(all, "-"+string(letter))
 			}
@@ -179,7 +187,11 @@ func (o *options) get(client *http.Client, url string) error {
 		url = "http://" + url
 	}
 	method := o.method
-	if method == "" && len(o.data) > 0 {
+	switch {
+	case method != "":
+	case o.head:
+		method = http.MethodHead
+	case len(o.data) > 0:
 		method = http.MethodPost
 	}
 	r, err := http.NewRequest(method, url, strings.NewReader(strings.Join(o.data, "&")))
@@ -205,16 +217,22 @@ func (o *options) get(client *http.Client, url string) error {
 		return fmt.Errorf("status %s", response.Status)
 	}
 	var content bytes.Buffer
-	if o.include {
+	if o.include || o.head {
 		_ = response.Header.Write(&content)
 		content.WriteString("\n")
 	}
-	if _, err := content.ReadFrom(response.Body); err != nil {
-		return err
+	if !o.head {
+		if _, err := content.ReadFrom(response.Body); err != nil {
+			return err
+		}
 	}
 	if o.out != "" {
-		return os.WriteFile(o.out, content.Bytes(), 0o600)
+		err = os.WriteFile(o.out, content.Bytes(), 0o600)
+	} else {
+		_, err = os.Stdout.Write(content.Bytes())
 	}
-	_, err = os.Stdout.Write(content.Bytes())
+	if err == nil {
+		_, err = io.WriteString(os.Stdout, strings.ReplaceAll(o.written, "%{http_code}", strconv.Itoa(response.StatusCode)))
+	}
 	return err
 }
