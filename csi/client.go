@@ -45,7 +45,7 @@ type client struct {
 // connect connects to a driver and asks what it is. A driver with another name than that
 // of its registration is an error.
 func (m *Manager) connect(ctx context.Context, name, endpoint string) (*client, error) {
-	conn, err := pluginregistry.Connect(endpoint, pluginregistry.WithBackOff(maxReconnectDelay, maxReconnectDelay), grpc.WithUnaryInterceptor(m.observeCalls(name)))
+	conn, err := pluginregistry.Connect(endpoint, pluginregistry.WithBackOff(maxReconnectDelay, maxReconnectDelay), pluginregistry.WithObserver(name, m.cfg.Hooks.RPCEnded))
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}

@@ -102,9 +102,7 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 	opts := []grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 		grpc.WithIdleTimeout(0), // a driver without calls is connected all the same
-	}
-	if m.cfg.Hooks.RPCEnded != nil {
-		opts = append(opts, grpc.WithUnaryInterceptor(m.observeCalls(p.Name)))
+		pluginregistry.WithObserver(p.Name, m.cfg.Hooks.RPCEnded),
 	}
 	hasHealth := healthClient(nil, p.Versions) != nil
 	if m.cfg.Node != nil || hasHealth {
@@ -131,16 +129,6 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 	m.mu.Unlock()
 	m.cfg.Logger.Info("dra driver registered", slog.String("driver", p.Name), slog.String("endpoint", p.Endpoint))
 	return nil
-}
-
-// observeCalls returns what calls the hook after each call of a driver.
-func (m *Manager) observeCalls(driver string) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		start := time.Now()
-		err := invoke(ctx, method, req, reply, conn, opts...)
-		m.cfg.Hooks.RPCEnded(driver, method, status.Code(err).String(), time.Since(start))
-		return err
-	}
 }
 
 // Deregister implements pluginregistry.Handler.
