@@ -98,10 +98,7 @@ func (m *Manager) viaDriver(ctx context.Context, r *request) (runtime.Volume, er
 	if err != nil {
 		return runtime.Volume{}, err
 	}
-	if isBuiltIn := v.Source == sourceLocal || v.Source == "hostPath"; isBuiltIn || m.drivers[v.Source] != nil {
-		r.kind, r.byDriver = v.kind(), !isBuiltIn
-	}
-	mounted, err := m.mountResolved(ctx, &v)
+	mounted, err := m.mountResolved(ctx, r, &v)
 	if v.PersistentVolume != nil && mounted.Group == nil {
 		mounted.Group = groupOf(v.PersistentVolume)
 	}
@@ -142,11 +139,13 @@ func (m *Manager) resolve(ctx context.Context, r *request) (DriverVolume, error)
 }
 
 // mountResolved mounts a volume, by its driver if it has one.
-func (m *Manager) mountResolved(ctx context.Context, v *DriverVolume) (runtime.Volume, error) {
+func (m *Manager) mountResolved(ctx context.Context, r *request, v *DriverVolume) (runtime.Volume, error) {
 	switch {
 	case v.PersistentVolume != nil && v.Source == sourceLocal:
+		r.kind = v.kind()
 		return m.local(ctx, v)
 	case v.PersistentVolume != nil && v.PersistentVolume.Spec.HostPath != nil:
+		r.kind = v.kind()
 		h := v.PersistentVolume.Spec.HostPath
 		return runtime.Volume{HostPath: filepath.Clean(h.Path), ReadOnly: v.ReadOnly}, hostPath(h)
 	}
@@ -154,6 +153,7 @@ func (m *Manager) mountResolved(ctx context.Context, v *DriverVolume) (runtime.V
 	if d == nil {
 		return runtime.Volume{}, fmt.Errorf("unsupported volume type %s: no driver of this agent mounts it", v.Source)
 	}
+	r.kind, r.byDriver = v.kind(), true
 	var mounted runtime.Volume
 	err := safe.Call(m.cfg.Logger, "volume driver", func() (err error) {
 		mounted, err = d.Mount(ctx, *v)

@@ -36,8 +36,8 @@ type knownVolume struct {
 	mounted     bool
 }
 
-// request notes that a volume is to be mounted.
-func (k *knownVolumes) request(uid types.UID, name string, at time.Time) {
+// request notes that a volume is to be mounted, and returns it.
+func (k *knownVolumes) request(uid types.UID, name string, at time.Time) *knownVolume {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p := k.pods[uid]
@@ -49,16 +49,18 @@ func (k *knownVolumes) request(uid types.UID, name string, at time.Time) {
 		k.pods[uid] = p
 	}
 	p.unmounting = false
-	if p.volumes[name] == nil {
-		p.volumes[name] = &knownVolume{requestedAt: at}
+	v := p.volumes[name]
+	if v == nil {
+		v = &knownVolume{requestedAt: at}
+		p.volumes[name] = v
 	}
+	return v
 }
 
 // mount notes what has become of that, and returns how the volume was before.
-func (k *knownVolumes) mount(r *request, block bool, err error) (before knownVolume) {
+func (k *knownVolumes) mount(v *knownVolume, r *request, block bool, err error) (before knownVolume) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := k.pods[r.pod.UID].volumes[r.vol.Name]
 	before = *v
 	v.kind, v.block, v.byDriver, v.mounted = r.kind, block, r.byDriver, v.mounted || err == nil
 	return before
@@ -124,7 +126,7 @@ func (m *Manager) Counts() map[Kind]Count {
 // mountVolume mounts a volume and reports that.
 func (m *Manager) mountVolume(ctx context.Context, r *request) (runtime.Volume, error) {
 	startTime := time.Now()
-	m.known.request(r.pod.UID, r.vol.Name, startTime)
+	v := m.known.request(r.pod.UID, r.vol.Name, startTime)
 	r.kind = kindOf(r.vol)
 	mounted, err := m.volume(ctx, r)
 	if r.kind == (Kind{}) || err != nil && ctx.Err() != nil {
@@ -134,7 +136,7 @@ func (m *Manager) mountVolume(ctx context.Context, r *request) (runtime.Volume, 
 	if block {
 		name = OperationMap
 	}
-	before := m.known.mount(r, block, err)
+	before := m.known.mount(v, r, block, err)
 	if err != nil || !before.mounted || contentPlugin(r.vol) != "" {
 		m.cfg.Hooks.ended(Operation{name, r.kind}, startTime, err)
 	}
