@@ -80,15 +80,26 @@ func Replaces(pod, other *corev1.Pod) bool {
 	if isTerminating := pod.DeletionTimestamp != nil; isTerminating != (other.DeletionTimestamp != nil) {
 		return !isTerminating
 	}
-	return startTime(pod).After(startTime(other).Time)
+	newer, older := StartTime(pod), StartTime(other)
+	return newer.After(older.Time)
 }
 
-// startTime is when the node knew of the pod, or else when it was created.
-func startTime(pod *corev1.Pod) metav1.Time {
+// StartTime returns when the node knew of the pod, or else when it was created.
+func StartTime(pod *corev1.Pod) metav1.Time {
 	if pod.Status.StartTime != nil {
 		return *pod.Status.StartTime
 	}
 	return pod.CreationTimestamp
+}
+
+// RestartsForResize reports whether a container is restarted when its cpu or memory is resized.
+func RestartsForResize(c *corev1.Container, name corev1.ResourceName) bool {
+	for _, policy := range c.ResizePolicy {
+		if policy.ResourceName == name {
+			return policy.RestartPolicy == corev1.RestartContainer
+		}
+	}
+	return false
 }
 
 // IsHostNetwork reports whether the pod shares the node's network.

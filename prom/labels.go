@@ -8,7 +8,7 @@ import (
 // maxLabelValues bounds the values of a label that plugins on the node or a runtime choose.
 const maxLabelValues = 100
 
-// otherValue is the value of a label in place of those beyond a bound.
+// otherValue is the value of a label in place of those beyond a bound, and of those without a name.
 const otherValue = "other"
 
 // labelValues are those of a label that plugins choose, such as their names. A plugin that comes with a new one each time would

@@ -95,6 +95,6 @@ func cause(c podworkers.Cause) string {
 	case podworkers.Orphaned:
 		return "orphaned"
 	default:
-		return "other"
+		return otherValue
 	}
 }

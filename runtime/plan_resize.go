@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // The resolution of the kernel's cgroups. Smaller differences are rounding errors, not
@@ -25,7 +27,7 @@ func (p *planner) resize(c *corev1.Container, kind ContainerType, have *Containe
 	cpu, memory, quota := resized(p.pod, c, kind, have.Resources)
 	switch {
 	case !cpu && !memory && !quota:
-	case kind != Init && (cpu && restartsFor(c, corev1.ResourceCPU) || memory && restartsFor(c, corev1.ResourceMemory)):
+	case kind != Init && (cpu && podspec.RestartsForResize(c, corev1.ResourceCPU) || memory && podspec.RestartsForResize(c, corev1.ResourceMemory)):
 		p.kill(have, ReasonResized, killMessage(c, Regular, "resize requires restart", false), p.grace)
 		p.start(c, kind, 0, ReasonResized) // other resources reset the back-off, see delay
 	default:
@@ -143,12 +145,3 @@ func shared(milli int64) int64 {
 }
 
 func apart(a, b, slack int64) bool { return a-b > slack || b-a > slack }
-
-func restartsFor(c *corev1.Container, name corev1.ResourceName) bool {
-	for _, policy := range c.ResizePolicy {
-		if policy.ResourceName == name {
-			return policy.RestartPolicy == corev1.RestartContainer
-		}
-	}
-	return false
-}

@@ -74,13 +74,6 @@ func (a *API) refreshPods(ctx context.Context) error {
 	return nil
 }
 
-func startTime(pod *corev1.Pod) metav1.Time {
-	if pod.Status.StartTime != nil {
-		return *pod.Status.StartTime
-	}
-	return pod.CreationTimestamp
-}
-
 // storedPod returns a pod of the Store with its status on the node.
 func storedPod(s *corev1.Pod, st *corev1.PodStatus) *corev1.Pod {
 	pod := *s // shared with the Store and read-only, as is the status
@@ -108,7 +101,7 @@ func (a *API) nodePod(onNode *corev1.Pod, r restart) *corev1.Pod {
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	pod.ResourceVersion = ""
 	if pod.CreationTimestamp.IsZero() {
-		pod.CreationTimestamp = startTime(onNode)
+		pod.CreationTimestamp = podspec.StartTime(onNode)
 	}
 	if pod.CreationTimestamp.IsZero() {
 		pod.CreationTimestamp = a.startedAt()

@@ -4,11 +4,11 @@ import (
 	"encoding/json"
 	"maps"
 	"path"
-	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -98,9 +98,7 @@ func containerAnnotations(pod *corev1.Pod, in ContainerInput, bootID string) map
 // isRestartedForMemory reports whether a container is restarted when its memory is resized, so that
 // the request that it was made with is the present one. No runtime reports the request.
 func isRestartedForMemory(ct *corev1.Container, kind runtime.ContainerType) bool {
-	return (kind == runtime.Regular || kind == runtime.Sidecar) && slices.ContainsFunc(ct.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
-		return p.ResourceName == corev1.ResourceMemory && p.RestartPolicy == corev1.RestartContainer
-	})
+	return (kind == runtime.Regular || kind == runtime.Sidecar) && podspec.RestartsForResize(ct, corev1.ResourceMemory)
 }
 
 // logPath is where a container's log goes, below the pod's log directory.
