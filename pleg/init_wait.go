@@ -7,8 +7,10 @@ import (
 )
 
 const (
-	// minInitPeriod is the least time between two inspections for the end of init containers, of all pods together.
+	// minInitPeriod is the least time between two inspections for the end of init containers, of all pods together, if there are several.
 	minInitPeriod = 20 * time.Millisecond
+	// soloInitPeriod is the same for a single pod, whose init containers often end within milliseconds.
+	soloInitPeriod = 5 * time.Millisecond
 	// initFraction is the part of the time that an init container has run after which its pod is inspected.
 	initFraction = 4
 )
@@ -46,7 +48,11 @@ func (g *Generator) inspectInit(r *podRecord) {
 		g.initWaits--
 		return
 	}
-	delay = max(delay, minInitPeriod*time.Duration(g.initWaits))
+	if g.initWaits == 1 {
+		delay = max(delay, soloInitPeriod)
+	} else {
+		delay = max(delay, minInitPeriod*time.Duration(g.initWaits))
+	}
 	if w.timer != nil {
 		w.timer.Reset(delay)
 		return

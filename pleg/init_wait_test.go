@@ -28,7 +28,8 @@ func TestGenerator_InspectsInitContainers(t *testing.T) {
 		want     time.Duration // at most, until its end is observed
 		mayPoll  bool
 	}{
-		{"short", runtime.Init, runtime.ErrUnsupported, 30 * time.Millisecond, 20 * time.Millisecond, true},
+		{"short", runtime.Init, runtime.ErrUnsupported, 30 * time.Millisecond, 10 * time.Millisecond, true},
+		{"very short", runtime.Init, runtime.ErrUnsupported, 8 * time.Millisecond, 5 * time.Millisecond, true},
 		{"long", runtime.Init, runtime.ErrUnsupported, 2 * time.Second, 500 * time.Millisecond, true},
 		{"longer than the relist period matters", runtime.Init, runtime.ErrUnsupported, time.Minute, time.Second, true},
 		{"regular container", runtime.Regular, runtime.ErrUnsupported, 300 * time.Millisecond, time.Second, false},
@@ -46,7 +47,7 @@ func TestGenerator_InspectsInitContainers(t *testing.T) {
 				env.after(tt.duration)
 				before := rt.inspectionsOf("a")
 				assert.Equal(t, tt.mayPoll, before > 1, "%d inspections", before)
-				assert.Less(t, before, 25)
+				assert.Less(t, before, 32)
 				env.Drain()
 				rt.set(newInitPod("a", tt.kind, runtime.Exited), tt.watchErr == nil)
 				env.after(tt.want)
@@ -83,7 +84,7 @@ func TestGenerator_BoundsInspectionsOfInitContainers(t *testing.T) {
 		assert.Zero(t, env.initWaits, "containers that have run for long do not count")
 		rt.set(newInitPod("short", runtime.Init, runtime.Running), false)
 		env.RequestInspection("short")
-		env.after(30 * time.Millisecond)
+		env.after(5 * time.Millisecond)
 		assert.Equal(t, 2, rt.inspectionsOf("short"))
 	})
 }
