@@ -48,11 +48,11 @@ func (g *Generator) inspectInit(r *podRecord) {
 		g.initWaits--
 		return
 	}
+	period := minInitPeriod * time.Duration(g.initWaits)
 	if g.initWaits == 1 {
-		delay = max(delay, soloInitPeriod)
-	} else {
-		delay = max(delay, minInitPeriod*time.Duration(g.initWaits))
+		period = soloInitPeriod
 	}
+	delay = max(delay, period)
 	if w.timer != nil {
 		w.timer.Reset(delay)
 		return
