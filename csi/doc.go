@@ -10,7 +10,8 @@
 //   - Each call has a deadline. A driver that hangs makes the pods with its volumes wait,
 //     and no others; an event says for which volume and call a pod waits.
 //   - A driver is not believed: what it says to have mounted has to be a mount, and nothing
-//     is deleted through a mount that it says to have removed.
+//     is deleted through a mount that it says to have removed. Unless this process has staged a
+//     volume and its driver was not asked to unstage it since, the next pod has it staged once more.
 //   - Secrets occur in no error, log or event, even if a driver repeats them.
 //
 // Directories and records below the root are those of the kubelet:

@@ -50,7 +50,7 @@ type volumeState struct {
 	users map[types.UID]*user
 
 	// Only the holder of lock uses these.
-	staged     bool  // in this boot
+	staging    staging
 	expanded   int64 // size that the driver was last given
 	inUseSize  int64 // size to which the driver has not expanded it because it was in use
 	failedSize int64 // size to which the driver could not expand it, with an error that ends that
@@ -58,6 +58,15 @@ type volumeState struct {
 	refs     int  // guarded by Manager.mu: operations that hold or wait for lock
 	recorded bool // guarded by Manager.mu: its record is on disk, as it may be staged
 }
+
+// staging is what this process knows of whether a volume is staged.
+type staging int
+
+const (
+	uncertain       staging = iota // it may be, or be so in part: by a previous process, or after a call that failed
+	stagedUnmounted                // its driver has staged it, and mounted nothing
+	stagedMounted                  // its driver has staged it, and mounted it
+)
 
 // user is a pod that has a volume, or may have it: its record is on disk.
 type user struct {
@@ -91,6 +100,7 @@ func (m *Manager) load() error {
 	if m.loaded {
 		return nil
 	}
+	m.removeEmptyDirs()
 	published, unread, err := m.paths.published()
 	if err != nil {
 		return fmt.Errorf("csi: read the volumes of pods: %w", err)
@@ -102,8 +112,7 @@ func (m *Manager) load() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, f := range staged {
-		s := m.state(f.id)
-		s.recorded, s.staged = true, f.entry.Boot != "" && f.entry.Boot == m.boot
+		m.state(f.id).recorded = true
 	}
 	for _, f := range published {
 		m.addFound(f)

@@ -181,20 +181,19 @@ func (m *Manager) remember(o *operation) error {
 	return nil
 }
 
-// stage stages a volume, unless that was done in this boot.
+// stage stages a volume, unless this process knows that it is staged.
 func (m *Manager) stage(ctx context.Context, o *operation) error {
 	if !o.client.can[canStage] || o.v.PersistentVolume == nil {
 		return nil
 	}
 	dir, path := m.paths.staging(&o.id)
 	o.stagingPath = path
-	exists, err := m.exists(path)
-	if err != nil || exists && o.state.staged {
+	mounted, exists, err := m.exists(path)
+	if err != nil || mounted && o.state.staging != uncertain || exists && o.state.staging == stagedUnmounted {
 		return err
 	}
-	o.state.staged = false
-	entry := record{Name: o.id.name, Handle: o.id.handle, Driver: o.id.driver}
-	if err := writeRecord(filepath.Join(dir, recordName), entry); err != nil {
+	o.state.staging = uncertain
+	if err := writeRecord(filepath.Join(dir, recordName), record{Name: o.id.name, Handle: o.id.handle, Driver: o.id.driver}); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -217,9 +216,14 @@ func (m *Manager) stage(ctx context.Context, o *operation) error {
 	if err != nil {
 		return err
 	}
-	o.state.staged = true
-	entry.Boot = m.boot
-	return writeRecord(filepath.Join(dir, recordName), entry)
+	if mounted, err = m.isMounted(path); err != nil {
+		return err
+	}
+	o.state.staging = stagedUnmounted
+	if mounted {
+		o.state.staging = stagedMounted
+	}
+	return nil
 }
 
 // publish publishes a volume for a pod.

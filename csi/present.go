@@ -43,13 +43,13 @@ func (m *Manager) mountAt(path string) (mounted mounts.Point, is bool, err error
 	return mounted, is, err
 }
 
-// exists reports whether something is mounted at path, or is there.
-func (m *Manager) exists(path string) (bool, error) {
+// exists reports whether something is mounted at path, and whether anything is there.
+func (m *Manager) exists(path string) (mounted, exists bool, err error) {
 	if mounted, err := m.isMounted(path); mounted || err != nil {
-		return mounted, err
+		return mounted, mounted, err
 	}
-	_, err := os.Lstat(path)
-	return err == nil, nil
+	_, err = os.Lstat(path)
+	return false, err == nil, nil
 }
 
 // isPresent reports whether something is mounted where a volume is published. Devices are

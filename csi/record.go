@@ -109,7 +109,8 @@ type record struct {
 	// AttachmentID is the name of the VolumeAttachment.
 	AttachmentID string `json:"attachmentID,omitempty"`
 
-	// Boot is the boot in which the volume was mounted; "" while it may be incomplete.
+	// Boot is the boot in which the volume was mounted for the pod; "" while it may be incomplete. What is
+	// staged has none.
 	Boot string `json:"sublet.dev/boot,omitempty"`
 	// Attachable is "true" for a volume that an attacher detaches.
 	Attachable string `json:"sublet.dev/attachable,omitempty"`

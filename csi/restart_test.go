@@ -30,10 +30,14 @@ func TestLoad_AdoptsMountedVolumes(t *testing.T) {
 	e.driver.TakeCalls()
 	other := e.volumeOf(newPod("2"), "v")
 	e.mounted(other)
+	assert.Equal(t, []string{"NodeStageVolume", "NodePublishVolume"}, e.methods(), "a previous process may have begun to unstage it")
+	third := e.volumeOf(newPod("3"), "v")
+	e.mounted(third)
 	assert.Equal(t, []string{"NodePublishVolume"}, e.methods(), "it is staged")
 	assert.Empty(t, e.recorded("FileSystemResizeSuccessful"))
 	e.unmounted(v.Pod)
 	e.unmounted(other.Pod)
+	e.unmounted(third.Pod)
 	e.requireNothingLeft()
 }
 

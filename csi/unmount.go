@@ -149,6 +149,7 @@ func (m *Manager) unstage(ctx context.Context, c *client, s *volumeState) (err e
 	startTime := time.Now()
 	defer func() { m.ended(ctx, volume.OperationUnmountDevice, &s.id, startTime, err) }()
 	if c.can[canStage] {
+		m.doubtStaged(&s.id)
 		_, err := call(ctx, c, "NodeUnstageVolume", nil, c.node.NodeUnstageVolume, &spec.NodeUnstageVolumeRequest{VolumeId: s.id.handle, StagingTargetPath: path})
 		if err != nil && !isCode(err, codes.NotFound) {
 			return err
@@ -167,6 +168,18 @@ func (m *Manager) unstage(ctx context.Context, c *client, s *volumeState) (err e
 	return nil
 }
 
+// doubtStaged notes that a volume may be unstaged, whatever its driver answers: the next pod has it staged once more.
+// The caller holds the lock of all PersistentVolumes with its handle.
+func (m *Manager) doubtStaged(id *volumeID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for other, s := range m.volumes {
+		if other.sharesStaging(id) {
+			s.staging = uncertain
+		}
+	}
+}
+
 // forgetStaged notes that a volume is not staged any more, for all PersistentVolumes with its handle. The
 // caller holds their lock.
 func (m *Manager) forgetStaged(id *volumeID) {
@@ -176,7 +189,7 @@ func (m *Manager) forgetStaged(id *volumeID) {
 		if !other.sharesStaging(id) {
 			continue
 		}
-		s.staged, s.expanded, s.recorded = false, 0, false
+		s.staging, s.expanded, s.recorded = uncertain, 0, false
 		if s.refs == 0 && len(s.users) == 0 {
 			delete(m.volumes, other)
 		}
