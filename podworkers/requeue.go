@@ -9,6 +9,7 @@ import (
 
 // policy configures when calls are due.
 type policy struct {
+	origin        time.Time // from which resyncs are aligned, so that equal ones are equal to the nanosecond
 	resyncPeriod  time.Duration
 	settledPeriod time.Duration // resyncPeriod of a settled pod
 	backOff       time.Duration
@@ -95,7 +96,7 @@ func (p policy) nextResync(settled bool, now time.Time) time.Time {
 	if p.spread*float64(period) < 2*float64(mergeWindow) {
 		return at
 	}
-	aligned := at.Add(at.Truncate(mergeWindow).Sub(at)) // keeps the monotonic reading
+	aligned := p.origin.Add(at.Sub(p.origin).Truncate(mergeWindow)) // keeps the monotonic reading
 	if aligned.Before(now.Add(period)) {
 		return aligned.Add(mergeWindow)
 	}

@@ -11,34 +11,64 @@ import (
 // requeueTimes has the requeue time of each pod that has one. The times must have
 // monotonic readings, because the order of times of different clocks changes when
 // a clock is set. The zero value is empty.
+//
+// Pods with one time share an item of the queue: resyncs are aligned, so that there are few times, and a pod costs few
+// accesses to memory that no cache has any more.
 type requeueTimes struct {
-	queue *priority.Queue[requeueItem]
-	pods  map[types.UID]*priority.Item[requeueItem]
+	queue *priority.Queue[*requeueGroup]
+	times map[time.Time]*priority.Item[*requeueGroup] // with the monotonic readings, as a key
+	pods  map[types.UID]requeuedPod
 }
 
-// requeueItem is a pod and the time at which it is requeued.
-type requeueItem struct {
-	uid types.UID
-	at  time.Time
+// requeueGroup are the pods that are requeued at one time.
+type requeueGroup struct {
+	at   time.Time
+	uids []types.UID
+}
+
+// requeuedPod is where a pod is.
+type requeuedPod struct {
+	group *requeueGroup
+	index int // in uids
 }
 
 // set sets when a pod is requeued; the zero time means never.
 func (r *requeueTimes) set(uid types.UID, at time.Time) {
-	p := r.pods[uid]
-	switch {
-	case p == nil && at.IsZero():
-	case p == nil:
-		if r.pods == nil {
-			r.pods = make(map[types.UID]*priority.Item[requeueItem])
-			r.queue = priority.New(func(a, b requeueItem) bool { return a.at.Before(b.at) })
+	if p, ok := r.pods[uid]; ok {
+		if p.group.at == at {
+			return
 		}
-		r.pods[uid] = r.queue.Push(requeueItem{uid, at})
-	case at.IsZero():
-		delete(r.pods, uid)
-		r.queue.Remove(p)
-	default:
-		p.Value.at = at
-		r.queue.Fix(p)
+		r.remove(uid, p)
+	}
+	if at.IsZero() {
+		return
+	}
+	if r.pods == nil {
+		r.pods, r.times = map[types.UID]requeuedPod{}, map[time.Time]*priority.Item[*requeueGroup]{}
+		r.queue = priority.New(func(a, b *requeueGroup) bool { return a.at.Before(b.at) })
+	}
+	item := r.times[at]
+	if item == nil {
+		item = r.queue.Push(&requeueGroup{at: at})
+		r.times[at] = item
+	}
+	g := item.Value
+	r.pods[uid] = requeuedPod{g, len(g.uids)}
+	g.uids = append(g.uids, uid)
+}
+
+// remove removes a pod from its group.
+func (r *requeueTimes) remove(uid types.UID, p requeuedPod) {
+	delete(r.pods, uid)
+	last := len(p.group.uids) - 1
+	if moved := p.group.uids[last]; moved != uid {
+		p.group.uids[p.index] = moved
+		r.pods[moved] = p
+	}
+	p.group.uids[last] = ""
+	if p.group.uids = p.group.uids[:last]; last == 0 {
+		r.queue.Remove(r.times[p.group.at])
+		delete(r.times, p.group.at)
 	}
 }
 
@@ -54,9 +84,12 @@ func (r *requeueTimes) next() time.Time {
 func (r *requeueTimes) take(now time.Time) []types.UID {
 	var uids []types.UID
 	for len(r.pods) > 0 && !now.Before(r.queue.First().at) {
-		uid := r.queue.First().uid
-		r.set(uid, time.Time{})
-		uids = append(uids, uid)
+		g := r.queue.Pop()
+		delete(r.times, g.at)
+		for _, uid := range g.uids {
+			delete(r.pods, uid)
+		}
+		uids = append(uids, g.uids...)
 	}
 	return uids
 }
@@ -66,7 +99,7 @@ func (r *requeueTimes) take(now time.Time) []types.UID {
 func (r *requeueTimes) overdue(at time.Time) int {
 	overdue := 0
 	for _, p := range r.pods {
-		if p.Value.at.Before(at) {
+		if p.group.at.Before(at) {
 			overdue++
 		}
 	}

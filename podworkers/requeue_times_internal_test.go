@@ -72,6 +72,24 @@ func TestRequeueTimes_MatchList(t *testing.T) {
 	}
 }
 
+// SL-5: many resyncs have few times, equal to the nanosecond, so that they share an item of the queue.
+func TestNextResync_SharesTimes(t *testing.T) {
+	const period, spread = 5 * time.Minute, 0.5
+	p := policy{origin: time.Now(), settledPeriod: period, spread: spread, jitter: jitter(spread)}
+	var r requeueTimes
+	for i := range 1000 {
+		now := time.Now()
+		at := p.nextResync(true, now)
+		require.WithinRange(t, at, now.Add(period), now.Add(period+period/2))
+		r.set(types.UID(fmt.Sprint(i)), at)
+	}
+	assert.LessOrEqual(t, r.queue.Len(), int(period.Seconds()*spread/mergeWindow.Seconds())+2)
+	assert.Len(t, r.times, r.queue.Len())
+	assert.Len(t, r.take(p.origin.Add(2*period)), 1000)
+	assert.Empty(t, r.times)
+	assert.Empty(t, r.pods)
+}
+
 // countingSyncer counts its syncs.
 type countingSyncer struct{ syncs atomic.Int32 }
 

@@ -67,8 +67,9 @@ func (w *Workers) requeueDue() {
 
 const (
 	// handOffAfter is how long resyncs may take that share a goroutine.
-	handOffAfter = 5 * time.Millisecond
-	// maxTogether resyncs take a millisecond.
+	handOffAfter = 25 * time.Millisecond
+	// maxTogether resyncs take a millisecond, or twenty where no cache and no page table of the machine has their
+	// memory any more.
 	maxTogether = 64
 )
 

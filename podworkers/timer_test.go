@@ -28,8 +28,8 @@ func TestWorkers_ResyncsTogether(t *testing.T) {
 		want    []time.Duration // starts of these
 	}{
 		"quick":                    {took: []time.Duration{ms, ms, ms, ms}, want: []time.Duration{0, ms, 2 * ms, 3 * ms}},
-		"slow":                     {took: []time.Duration{4 * ms, 4 * ms, 4 * ms, 4 * ms}, want: []time.Duration{0, 4 * ms, 5 * ms, 5 * ms}},
-		"one blocks":               {took: []time.Duration{0, time.Hour, 0, 0}, want: []time.Duration{0, 0, 5 * ms, 5 * ms}},
+		"slow":                     {took: []time.Duration{20 * ms, 20 * ms, 20 * ms, 20 * ms}, want: []time.Duration{0, 20 * ms, 25 * ms, 25 * ms}},
+		"one blocks":               {took: []time.Duration{0, time.Hour, 0, 0}, want: []time.Duration{0, 0, 25 * ms, 25 * ms}},
 		"they change at each sync": {changed: true, took: []time.Duration{ms, ms, ms, ms}, want: []time.Duration{0, 0, 0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestWorkers_ResyncsTogether(t *testing.T) {
 				for _, uid := range []string{"a", "b", "c", "d"} {
 					w.Update(podworkers.Update{Pod: newTestPod(uid)})
 				}
-				time.Sleep(time.Minute + 30*ms)
+				time.Sleep(time.Minute + 50*ms)
 				mu.Lock()
 				defer mu.Unlock()
 				assert.Equal(t, tc.want, starts)

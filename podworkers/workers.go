@@ -254,7 +254,7 @@ func New(cfg Config) (*Workers, error) {
 	}
 	w := &Workers{
 		cfg:         cfg,
-		tracker:     newTracker(policy{resyncPeriod: cfg.ResyncPeriod, settledPeriod: cfg.SettledResyncPeriod, spread: cfg.Jitter, backOff: cfg.BackOff, jitter: jitter(cfg.Jitter)}),
+		tracker:     newTracker(policy{origin: time.Now(), resyncPeriod: cfg.ResyncPeriod, settledPeriod: cfg.SettledResyncPeriod, spread: cfg.Jitter, backOff: cfg.BackOff, jitter: jitter(cfg.Jitter)}),
 		active:      map[types.UID]context.CancelCauseFunc{},
 		killWaiters: map[types.UID][]KillOptions{},
 		finishedCh:  make(chan struct{}, 1),
