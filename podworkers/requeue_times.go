@@ -35,7 +35,7 @@ type requeuedPod struct {
 // set sets when a pod is requeued; the zero time means never.
 func (r *requeueTimes) set(uid types.UID, at time.Time) {
 	if p, ok := r.pods[uid]; ok {
-		if p.group.at == at {
+		if p.group.at.Equal(at) {
 			return
 		}
 		r.remove(uid, p)
