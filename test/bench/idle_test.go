@@ -77,7 +77,6 @@ func newIdlePages(b *testing.B) *idlePages {
 	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, unix.Munmap(memory)) })
-	require.NoError(b, unix.Madvise(memory, unix.MADV_NOHUGEPAGE))
 	p := &idlePages{memory: memory, order: rand.Perm(size / os.Getpagesize())}
 	for i := range p.order { // a page that was only read is one that all share
 		memory[i*os.Getpagesize()] = 1
