@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/logtest"
+	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/volume"
 )
 
@@ -192,7 +193,11 @@ func TestLocal_Usage(t *testing.T) {
 	e := newLocalEnv(t)
 	pod := claimPod(viaClaim(false))
 	e.mounted(pod)
-	usage := e.VolumeUsage(pod.UID)["data"]
+	var usage runtime.FSUsage
+	require.Eventually(t, func() bool { // what is not measured at once is there the next time
+		usage = e.VolumeUsage(pod.UID)["data"]
+		return !usage.At.IsZero()
+	}, time.Minute, time.Millisecond)
 	assert.WithinDuration(t, time.Now(), usage.At, time.Minute)
 	assert.Positive(t, usage.CapacityBytes)
 	require.NoError(t, e.Unmount(t.Context(), pod.UID))

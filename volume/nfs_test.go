@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/mounts"
+	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/volume"
 )
 
@@ -53,7 +55,11 @@ func TestNFS(t *testing.T) {
 		require.NoError(t, err)
 		assert.Len(t, string(calls), len("-t nfs -o ro,vers=4.2,soft -- nas:/x "+dir+"/pv\n-t nfs -- [fd00::1]:/y "+dir+"/inline\n"), "they are mounted")
 	}
-	usage := m.VolumeUsage(pod.UID)
+	var usage map[string]runtime.FSUsage
+	require.Eventually(t, func() bool { // one that is not measured at once is there the next time
+		usage = m.VolumeUsage(pod.UID)
+		return len(usage) == 2
+	}, time.Minute, time.Millisecond)
 	for _, name := range []string{"data", "inline"} {
 		var want unix.Statfs_t
 		require.NoError(t, unix.Statfs(volumes[name].HostPath, &want))
