@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -158,9 +159,10 @@ func TestCritest(t *testing.T) {
 		"timeout exec process should be gone": func(c critest) {
 			pod, config := c.pod(nil)
 			id := c.started(pod, config, &v1.ContainerConfig{Command: []string{"top"}})
-			_, err := c.rs.ExecSync(c.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", "4321"}, Timeout: 1})
+			seconds := strconv.Itoa(4321 + os.Getpid()) // as no other process of the host has it
+			_, err := c.rs.ExecSync(c.Context(), &v1.ExecSyncRequest{ContainerId: id, Cmd: []string{"sleep", seconds}, Timeout: 1})
 			assert.Equal(c, codes.DeadlineExceeded, status.Code(err))
-			assert.Empty(c, c.exec(id, "sh", "-c", "pgrep -xf 'sleep 4321' || true"))
+			assert.Empty(c, c.exec(id, "sh", "-c", "pgrep -xf 'sleep "+seconds+"' || true"))
 			names := c.exec(id, "sh", "-c", `for p in $(grep -lz "^SUBLET_CONTAINER_ID=$SUBLET_CONTAINER_ID" /proc/[0-9]*/environ 2>/dev/null); do cat "${p%environ}comm" 2>/dev/null; done; true`)
 			assert.NotEmpty(c, names)
 			assert.NotContains(c, names, "sleep", "our own idle program has the name that is looked for")
