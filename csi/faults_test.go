@@ -308,7 +308,7 @@ func TestStats_DriverFails(t *testing.T) {
 	e.register()
 	v := e.volumeOf(newPod("1"), "v")
 	e.mounted(v)
-	id := volumeID{csitest.Name, "v", "pv-v", false}
+	id := stagedVolume
 	require.NoError(t, e.measure(t.Context(), id))
 	require.NotEmpty(t, e.VolumeUsage("1"))
 

@@ -43,6 +43,9 @@ type testEnv struct {
 	csi     *storagev1.CSIDriver         // nil: not found
 }
 
+// stagedVolume is the volume of volumeOf with the handle v.
+var stagedVolume = volumeID{csitest.Name, "v", "pv-v", false}
+
 // newEnv serves the driver and registers it. change may be nil.
 func newEnv(t *testing.T, change func(e *testEnv, cfg *Config)) *testEnv {
 	t.Helper()

@@ -20,21 +20,21 @@ func TestManager_DamagedRecordsAreInUse(t *testing.T) {
 		path := e.mounted(one)
 		e.mounted(two)
 		if how == "ended" { // by then nothing is mounted there, which is all that is known of it
-			require.NoError(t, e.unpublish(t.Context(), e.clients[csitest.Name], "1", &volumeID{csitest.Name, "v", "pv-v", false}))
+			require.NoError(t, e.unpublish(t.Context(), e.clients[csitest.Name], "1", &stagedVolume))
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), recordName), nil, 0o600))
 		e.restart(nil)
 		e.register()
 		e.methods()
 		e.unmounted(two.Pod)
-		require.NoError(t, e.unstageOrphan(t.Context(), volumeID{csitest.Name, "v", "pv-v", false}))
+		require.NoError(t, e.unstageOrphan(t.Context(), stagedVolume))
 		require.Equal(t, []string{"NodeUnpublishVolume"}, e.methods())
 		if how == "synced" {
 			e.mounted(one)
 			e.methods()
 		}
 		e.unmounted(one.Pod)
-		require.NoError(t, e.unstageOrphan(t.Context(), volumeID{csitest.Name, "v", "pv-v", false}))
+		require.NoError(t, e.unstageOrphan(t.Context(), stagedVolume))
 		require.Contains(t, e.methods(), "NodeUnstageVolume")
 		e.requireNothingLeft()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -100,14 +101,16 @@ func (m *Manager) load() error {
 	if m.loaded {
 		return nil
 	}
-	m.removeEmptyDirs()
 	published, unread, err := m.paths.published()
 	if err != nil {
 		return fmt.Errorf("csi: read the volumes of pods: %w", err)
 	}
-	staged, err := m.paths.staged()
+	staged, unrecorded, err := m.paths.staged()
 	if err != nil { // a damaged one is left to an administrator
 		m.cfg.Logger.Error("reading staged volumes failed", logattr.Err(err))
+	}
+	for _, dir := range unrecorded { // nothing is staged yet by this process
+		m.removeUnrecorded(dir)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,12 +188,21 @@ func (m *Manager) state(id volumeID) *volumeState {
 	return s
 }
 
+// sharing iterates over the volumes that are staged where the given one is, which is one of them if it is known. m.mu must be held.
+func (m *Manager) sharing(id *volumeID) iter.Seq[*volumeState] {
+	return func(yield func(*volumeState) bool) {
+		for other, s := range m.volumes {
+			if other.sharesStaging(id) && !yield(s) {
+				return
+			}
+		}
+	}
+}
+
 // lockOf returns the lock of a volume that is not known yet. m.mu must be held.
 func (m *Manager) lockOf(id *volumeID) chan struct{} {
-	for other, s := range m.volumes {
-		if other.sharesStaging(id) {
-			return s.lock
-		}
+	for s := range m.sharing(id) {
+		return s.lock
 	}
 	return make(chan struct{}, 1)
 }

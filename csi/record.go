@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -25,6 +26,9 @@ const (
 	blockDirName  = "volumeDevices"
 	recordName    = "vol_data.json"
 )
+
+// stagingName matches the names of the directories of staged volumes, besides those of devices.
+var stagingName = regexp.MustCompile("^[0-9a-f]{64}$")
 
 // maxRecordBytes bounds a record that is read.
 const maxRecordBytes = 64 << 10
@@ -168,6 +172,14 @@ func writeRecord(path string, r record) error {
 	return nil
 }
 
+// removeRecordFile removes a record, and what calls of writeRecord that were interrupted have left of it.
+func removeRecordFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return atomicfile.RemovePartial(path)
+}
+
 // inlineHandle is the handle of a volume in the spec of a pod, as the kubelet makes it.
 func inlineHandle(uid types.UID, name string) string {
 	sum := sha256.Sum256([]byte(string(uid) + name))
@@ -218,8 +230,9 @@ func (p paths) publishedFor(uid types.UID) (list []found, err error) {
 	return list, err
 }
 
-// staged returns the staged volumes on disk. The error means that there may be more.
-func (p paths) staged() (list []found, err error) {
+// staged returns the staged volumes on disk, and the directories of volumes without a record, as an agent leaves them that is
+// killed before it has written one or after it has removed it. The error means that there may be more.
+func (p paths) staged() (list []found, unrecorded []string, err error) {
 	drivers, err := dirNames(p.plugin())
 	for _, driver := range drivers {
 		names, dirErr := dirNames(filepath.Join(p.plugin(), driver))
@@ -232,12 +245,14 @@ func (p paths) staged() (list []found, err error) {
 			switch r, readErr := readRecord(path); {
 			case readErr == nil:
 				list = append(list, found{id: r.id(block), entry: r})
-			case !errors.Is(readErr, fs.ErrNotExist): // directories without a record are not ours
+			case !errors.Is(readErr, fs.ErrNotExist):
 				err = errors.Join(err, readErr)
+			case block || stagingName.MatchString(name): // others are not ours
+				unrecorded = append(unrecorded, filepath.Dir(path))
 			}
 		}
 	}
-	return list, err
+	return list, unrecorded, err
 }
 
 // dirNames returns the names in a directory without those that begin with a dot. There are

@@ -50,9 +50,9 @@ func TestUnmount_SharedHandles(t *testing.T) {
 	path := e.mounted(two)
 	require.NoError(t, os.WriteFile(path+"/file", nil, 0o600))
 	e.driver.TakeCalls()
-	require.NoError(t, e.unmount(t.Context(), "1", volumeID{csitest.Name, "v", "pv-v", false}))
+	require.NoError(t, e.unmount(t.Context(), "1", stagedVolume))
 	assert.Equal(t, []string{"NodeUnpublishVolume"}, e.methods())
-	require.NoError(t, e.unstageOrphan(t.Context(), volumeID{csitest.Name, "v", "pv-v", false}))
+	require.NoError(t, e.unstageOrphan(t.Context(), stagedVolume))
 	assert.FileExists(t, path+"/file")
 	e.unmounted(one.Pod)
 	e.requireNothingLeft()
@@ -154,7 +154,7 @@ func TestRun_UnstagesOrphans(t *testing.T) {
 	v := e.volumeOf(newPod("1"), "v")
 	e.mounted(v)
 	c := e.clients[csitest.Name]
-	require.NoError(t, e.unpublish(t.Context(), c, "1", &volumeID{csitest.Name, "v", "pv-v", false}))
+	require.NoError(t, e.unpublish(t.Context(), c, "1", &stagedVolume))
 	require.NoError(t, os.RemoveAll(filepath.Join(e.dir, "root", "pods")))
 	kept := e.volumeOf(newPod("2"), "kept")
 	e.mounted(kept)
@@ -164,7 +164,7 @@ func TestRun_UnstagesOrphans(t *testing.T) {
 	go func() { done <- e.Run(ctx) }()
 	e.register()
 	require.Eventually(t, func() bool { return len(e.driver.Calls("NodeUnstageVolume")) == 1 }, testTimeout, time.Millisecond)
-	dir, _ := e.paths.staging(&volumeID{csitest.Name, "v", "pv-v", false})
+	dir, _ := e.paths.staging(&stagedVolume)
 	require.Eventually(t, func() bool { _, err := os.Stat(dir); return os.IsNotExist(err) }, testTimeout, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
@@ -214,7 +214,7 @@ func TestLoad_ReadsRecordsOfTheKubelet(t *testing.T) {
 	path := e.mounted(v)
 	kubelets := `{"attachmentID":"csi-1","driverName":"csitest.example","nodeName":"n","specVolID":"pv-v","volumeHandle":"v","volumeLifecycleMode":"Persistent"}` + "\n"
 	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), recordName), []byte(kubelets), 0o600))
-	stage, _ := e.paths.staging(&volumeID{csitest.Name, "v", "pv-v", false})
+	stage, _ := e.paths.staging(&stagedVolume)
 	require.NoError(t, os.WriteFile(filepath.Join(stage, recordName), []byte(`{"driverName":"csitest.example","volumeHandle":"v"}`), 0o600))
 	e.restart(nil)
 	e.register()
@@ -247,7 +247,7 @@ func TestStats(t *testing.T) {
 	cancel()
 	require.NoError(t, <-done)
 	assert.Equal(t, []string{`pod-1: volume "data": DATA_LOSS DiskFailed: sector 7`}, e.recorded("VolumeConditionAbnormal"))
-	id := volumeID{csitest.Name, "v", "pv-v", false}
+	id := stagedVolume
 	e.keepStats(id, "1", Stats{At: time.Now()})
 	assert.Equal(t, []string{`pod-1: volume "data" is well`}, e.recorded("VolumeConditionNormal"))
 	e.keepStats(id, "none", Stats{})

@@ -15,9 +15,6 @@ import (
 	"github.com/sublet-dev/agent/volume"
 )
 
-// stagedVolume is a volume of a test, and where it is staged.
-var stagedVolume = volumeID{csitest.Name, "v", "pv-v", false}
-
 // writesTo requires that what a pod writes to its volume gets there.
 func (e *testEnv) writesTo(v volume.DriverVolume) {
 	e.t.Helper()
@@ -91,11 +88,13 @@ func TestLoad_RemovesEmptyDirectories(t *testing.T) {
 	empty, _ := e.paths.staging(&volumeID{driver: csitest.Name, handle: "w"})
 	partial, _ := e.paths.staging(&volumeID{driver: csitest.Name, handle: "x"})
 	device := e.paths.record("1", &volumeID{name: "pv", block: true})
+	link := e.paths.device("1", "pv") // which is made before the record
 	published := filepath.Dir(e.paths.target("1", &volumeID{name: "pv", block: true}))
 	another := filepath.Join(filepath.Dir(staged), "another")
-	for _, dir := range []string{empty, partial, filepath.Dir(device), published, another} {
+	for _, dir := range []string{empty, partial, filepath.Dir(device), filepath.Dir(link), published, another} {
 		require.NoError(t, os.MkdirAll(dir, 0o750))
 	}
+	require.NoError(t, os.Symlink(published, link))
 	for _, file := range []string{filepath.Join(staged, recordName), filepath.Join(partial, recordName), device} {
 		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".123"), nil, 0o600)) // as atomicfile names it
 	}
@@ -103,6 +102,8 @@ func TestLoad_RemovesEmptyDirectories(t *testing.T) {
 	require.NoError(t, e.load())
 	assert.DirExists(t, another)
 	assert.DirExists(t, path)
+	assert.NoDirExists(t, empty)
+	assert.NoDirExists(t, partial)
 	require.NoError(t, os.Remove(another))
 	e.register()
 	e.unmounted(v.Pod)

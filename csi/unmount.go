@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/atomicfile"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/internal/pathname"
@@ -100,12 +101,9 @@ func (m *Manager) isUsed(id *volumeID, besides types.UID) bool {
 			return true
 		}
 	}
-	for other, s := range m.volumes {
-		if !other.sharesStaging(id) {
-			continue
-		}
+	for s := range m.sharing(id) {
 		for uid := range s.users {
-			if uid != besides || other.name != id.name {
+			if uid != besides || s.id.name != id.name {
 				return true
 			}
 		}
@@ -158,7 +156,7 @@ func (m *Manager) unstage(ctx context.Context, c *client, s *volumeState) (err e
 	if err := m.removeTarget(ctx, s.id.driver, "NodeUnstageVolume", path); err != nil {
 		return err
 	}
-	if err := os.Remove(filepath.Join(dir, recordName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := removeRecordFile(filepath.Join(dir, recordName)); err != nil {
 		return err
 	}
 	if !s.id.block {
@@ -173,10 +171,8 @@ func (m *Manager) unstage(ctx context.Context, c *client, s *volumeState) (err e
 func (m *Manager) doubtStaged(id *volumeID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for other, s := range m.volumes {
-		if other.sharesStaging(id) {
-			s.staging = uncertain
-		}
+	for s := range m.sharing(id) {
+		s.staging = uncertain
 	}
 }
 
@@ -185,18 +181,15 @@ func (m *Manager) doubtStaged(id *volumeID) {
 func (m *Manager) forgetStaged(id *volumeID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for other, s := range m.volumes {
-		if !other.sharesStaging(id) {
-			continue
-		}
+	for s := range m.sharing(id) {
 		s.staging, s.expanded, s.recorded = uncertain, 0, false
 		if s.refs == 0 && len(s.users) == 0 {
-			delete(m.volumes, other)
+			delete(m.volumes, s.id)
 		}
 	}
 }
 
-// removeRecord removes what is on disk for a volume of a pod, the record last.
+// removeRecord removes what is on disk for a volume of a pod, last that by which it is found.
 func (m *Manager) removeRecord(ctx context.Context, uid types.UID, id *volumeID) error {
 	if !id.block {
 		dir := m.paths.files(uid, id.name)
@@ -210,10 +203,11 @@ func (m *Manager) removeRecord(ctx context.Context, uid types.UID, id *volumeID)
 		return nil
 	}
 	link, entry := m.paths.device(uid, id.name), m.paths.record(uid, id)
-	for _, path := range []string{link, entry} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+	if err := removeRecordFile(entry); err != nil {
+		return err
+	}
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) { // by which the record is found
+		return err
 	}
 	removeIfEmpty(filepath.Dir(link), filepath.Dir(filepath.Dir(link)), filepath.Dir(m.paths.target(uid, id)), filepath.Dir(entry), filepath.Dir(filepath.Dir(entry)))
 	return nil
@@ -223,6 +217,17 @@ func (m *Manager) removeRecord(ctx context.Context, uid types.UID, id *volumeID)
 func removeIfEmpty(dirs ...string) {
 	for _, dir := range dirs {
 		_ = os.Remove(dir) // others use it
+	}
+}
+
+// removeUnrecorded removes the directory of a volume without a record, unless something is in it.
+func (m *Manager) removeUnrecorded(dir string) {
+	if err := atomicfile.RemovePartial(filepath.Join(dir, recordName)); err != nil {
+		m.cfg.Logger.Warn("directory of a staged volume not cleaned up", logattr.Err(err))
+	}
+	removeIfEmpty(dir)
+	if parent := filepath.Dir(dir); filepath.Dir(parent) == filepath.Join(m.paths.plugin(), blockDirName) {
+		removeIfEmpty(filepath.Join(filepath.Dir(parent), "publish", filepath.Base(parent)), parent)
 	}
 }
 

@@ -43,7 +43,7 @@ func TestLoad_UnreadablePod(t *testing.T) {
 
 	e.unmounted(one.Pod)
 	assert.Equal(t, []string{"NodeUnpublishVolume"}, e.methods(), "the volume stays staged")
-	id := volumeID{csitest.Name, "v", "pv-v", false}
+	id := stagedVolume
 	require.NoError(t, e.unstageOrphan(t.Context(), id))
 	assert.Empty(t, e.methods())
 	e.mounted(three)
