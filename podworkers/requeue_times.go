@@ -13,7 +13,7 @@ import (
 // a clock is set. The zero value is empty.
 //
 // Pods with one time share an item of the queue: resyncs are aligned, so that there are few times, and a pod costs few
-// accesses to memory that no cache has any more.
+// accesses to memory that was not used for long.
 type requeueTimes struct {
 	queue *priority.Queue[*requeueGroup]
 	times map[time.Time]*priority.Item[*requeueGroup] // with the monotonic readings, as a key

@@ -68,8 +68,7 @@ func (w *Workers) requeueDue() {
 const (
 	// handOffAfter is how long resyncs may take that share a goroutine.
 	handOffAfter = 25 * time.Millisecond
-	// maxTogether resyncs take a millisecond, or twenty where no cache and no page table of the machine has their
-	// memory any more.
+	// maxTogether resyncs take a millisecond, or twenty on a machine that takes away memory that is not used.
 	maxTogether = 64
 )
 

@@ -45,15 +45,16 @@ func BenchmarkIdle(b *testing.B) {
 			}
 			time.Sleep(unlessSmoke(90*time.Second, time.Second)) // each pod was synced while idle, and each log is watched
 			debug.FreeOSMemory()                                 // memory of the start
-			defer profile(b)()
+			pages := newIdlePages(b)
+			stopProfile := profile(b)
 			var used unix.Rusage
 			var took time.Duration
-			pages := newIdlePages(b)
 			for b.Loop() {
 				began, before := time.Now(), usage(b)
 				time.Sleep(unlessSmoke(375*time.Second, time.Second))
 				used, took = spent(before, usage(b)), took+time.Since(began)
 			}
+			stopProfile()
 			b.ReportMetric(float64(pages.use())/float64(time.Microsecond), "µs/idle-page")
 			b.ReportMetric(float64(pages.use())/float64(time.Microsecond), "µs/used-page")
 			user, system := time.Duration(used.Utime.Nano()), time.Duration(used.Stime.Nano())
