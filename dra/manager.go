@@ -180,6 +180,11 @@ func (m *Manager) preparePodClaim(ctx context.Context, pod *corev1.Pod, entry *c
 	}
 	isNew := false
 	if claim != nil {
+		if known != nil && known.UID != claim.UID { // it was replaced before the pod got its devices, and only one of its name counts
+			if err := m.releaseClaim(ctx, known, pod.UID); err != nil {
+				return fmt.Errorf("ResourceClaim %s: release the one that it has replaced: %w", name, err)
+			}
+		}
 		if known, isNew, err = m.use(pod, claim); err != nil {
 			return fmt.Errorf("ResourceClaim %s: %w", name, err)
 		}

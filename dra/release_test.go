@@ -197,3 +197,30 @@ func TestManager_PodUIDs(t *testing.T) {
 	_, err = newManager(t, file, claims).PodUIDs()
 	require.ErrorContains(t, err, "cannot be read")
 }
+
+// A claim that is deleted and made again before the pod has got its devices is released, and the pod has those of the new one alone:
+// a container that had now the one and now the other would be started again each time.
+func TestManager_ReleasesAClaimThatWasReplaced(t *testing.T) {
+	file, d := stateFile(t), new(fakeDriver)
+	claims := fakeClaims{"a": claim("a", gpuDriver)}
+	m := newManager(t, file, claims)
+	register(t, m, serve(t, d))
+	d.answers("", errors.New("no answer"))
+	p := pod("one", "a")
+	injectErr(t, m, p)
+
+	claims["a"] = claim("a", gpuDriver)
+	claims["a"].UID = "another"
+	require.ErrorContains(t, injectErr(t, m, p), "release the one that it has replaced: driver gpu.vendor.example: NodeUnprepareResources: ")
+	d.answers("", nil)
+	d.taken()
+	inject(t, m, p, false)
+	require.Equal(t, []string{"unprepare a", "prepare a"}, d.taken())
+	require.Equal(t, []string{"a"}, stored(t, file))
+	for range 20 {
+		inject(t, m, p, true)
+	}
+	require.Len(t, m.DynamicResources(p, &p.Spec.Containers[0]), 1)
+	require.NoError(t, m.Release(t.Context(), "one"))
+	require.Equal(t, []string{"unprepare a"}, d.taken())
+}
