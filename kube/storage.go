@@ -45,8 +45,9 @@ type StorageConfig struct {
 	// kept. Default: those of the agent with Options.
 	Pods func() (desired []*corev1.Pod, synced bool)
 	// Topology returns labels that say where the node is, according to its CSI drivers. It
-	// must not block. A label that the Node already has with another value stays: drivers that have its key
-	// among their TopologyKeys are then left out of the CSINode. Default: none.
+	// must not block. A label that the Node already has with another value stays, and one that a node may not
+	// set on itself is not set: drivers that have its key among their TopologyKeys are then left out of the
+	// CSINode. Default: none.
 	Topology func() map[string]string
 }
 

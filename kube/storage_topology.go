@@ -49,7 +49,8 @@ func (s *Storage) desiredDrivers(node *corev1.Node, current []storagev1.CSINodeD
 }
 
 // contradiction returns why the topology with these keys is not that of the Node, or "": a label that is not
-// from this process was set by an administrator, a cloud or another agent, and pods and volumes are placed by it.
+// from this process was set by an administrator, a cloud or another agent, and pods and volumes are placed by it. One that
+// no node may set on itself has to be there: a patch with it would be rejected for all drivers.
 func (s *Storage) contradiction(node *corev1.Node, topology map[string]string, keys []string) string {
 	for _, key := range keys {
 		value, reported := topology[key]
@@ -57,6 +58,9 @@ func (s *Storage) contradiction(node *corev1.Node, topology map[string]string, k
 		written, own := s.labels[key]
 		if reported && ok && label != value && (!own || label != written) {
 			return fmt.Sprintf("its topology has %s=%s, but the Node has the label %s=%s; remove the label if the driver is right", key, value, key, label)
+		}
+		if reported && label != value && isReservedLabel(key) {
+			return fmt.Sprintf("its topology has %s=%s, a label that only an administrator can set on the Node", key, value)
 		}
 	}
 	return ""

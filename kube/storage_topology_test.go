@@ -71,3 +71,37 @@ func TestStorage_TopologyContradictsNode(t *testing.T) {
 		require.NoError(t, <-done)
 	})
 }
+
+// A label that a node may not set on itself keeps a driver out of the CSINode until an administrator has set it: a patch with it
+// would be rejected, with the ids and labels of all drivers. // VD-8
+func TestStorage_TopologyHasAReservedLabel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const reserved = "node-restriction.kubernetes.io/zone"
+		s, client := newStorage(t, StorageConfig{Topology: func() map[string]string { return map[string]string{reserved: "a", "rack": "7"} }},
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+		var log strings.Builder
+		s.k.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		s.SetDrivers([]storagev1.CSINodeDriver{{Name: "zonal", NodeID: "1", TopologyKeys: []string{reserved}}, {Name: "other", NodeID: "2", TopologyKeys: []string{"rack"}}})
+		requireNode := func(labels map[string]string, ids string) {
+			t.Helper()
+			time.Sleep(2 * csiNodePeriod)
+			synctest.Wait()
+			node, err := client.CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
+			require.NoError(t, err)
+			require.Equal(t, labels, node.Labels)
+			require.JSONEq(t, ids, node.Annotations[nodeIDAnnotation])
+		}
+		requireNode(map[string]string{"rack": "7"}, `{"other": "2"}`)
+		require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+		assert.Contains(t, log.String(), `driver=zonal reason="its topology has node-restriction.kubernetes.io/zone=a, a label that only an administrator can set on the Node"`)
+
+		_, err := client.CoreV1().Nodes().Patch(ctx, "n", types.MergePatchType, []byte(`{"metadata": {"labels": {"`+reserved+`": "a"}}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		requireNode(map[string]string{"rack": "7", reserved: "a"}, `{"other": "2", "zonal": "1"}`)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
