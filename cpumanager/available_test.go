@@ -296,3 +296,20 @@ func TestManager_MissingMemoryNodes(t *testing.T) {
 		})
 	}
 }
+
+// A container that needs more CPUs than init containers before it had has theirs and others, so that the pod has no more than it was
+// scheduled with, and the next pod has its own. // CU-5
+func TestAdmit_TakesCPUsOfSmallInitContainers(t *testing.T) {
+	machine := newSMT(1, 1, 4)
+	m := newManager(t, machine, restoredFile(t), func(cfg *cpumanager.Config) { cfg.Reserved = topology.NewSet(0, 4) })
+	admit := newAdmitter(t, machine, topology.None, topology.ContainerScope, m)
+	other, first, second := pod("0", container("c", "1")), pod("1", container("c", "4")), pod("2", container("c", "1"))
+	first.Spec.InitContainers = []corev1.Container{container("i", "1")}
+	require.True(t, admit.Admit(other, nil).Admitted)
+	require.True(t, admit.Admit(first, []*corev1.Pod{other}).Admitted)
+	_, err := m.Inject(t.Context(), first, &first.Spec.InitContainers[0], false)
+	require.NoError(t, err)
+	inject(t, m, first)
+	require.True(t, m.CPUs("1", "i").IsSubset(m.CPUs("1", "c")), "%s of %s", m.CPUs("1", "i"), m.CPUs("1", "c"))
+	require.True(t, admit.Admit(second, []*corev1.Pod{other, first}).Admitted, "the machine has 6 CPUs, which it requests with the others")
+}

@@ -43,14 +43,18 @@ func (av available) pick(n int, near topology.Set) (cpus topology.Set, ok bool) 
 	own, free := av.own, av.cpus
 	reusable := own.Union(av.ended)
 	// First its own ones, and those of init containers that have ended, so that the others
-	// stay free.
-	preferred := free.Intersect(near)
+	// stay free: the pod was scheduled with no more.
+	preferred, lent := free.Intersect(near), av.m.usable(av.ended.Intersect(free).Intersect(av.m.topology.Online()))
+	lentNear := lent.Intersect(near)
 	for _, from := range []struct{ all, rest topology.Set }{
 		{rest: own.Intersect(near)},
 		{rest: reusable.Intersect(near)},
+		{all: lentNear, rest: preferred.Intersect(av.m.topology.CPUsOf(av.m.topology.NodesOf(lentNear))).Minus(lentNear)},
+		{all: lentNear, rest: preferred.Minus(lentNear)},
 		{rest: preferred},
-		{all: preferred, rest: free.Minus(preferred)}, // too few: all of them, and others
-		{rest: free},                                  // where cores differ in how many CPUs they have
+		{all: preferred.Union(lent), rest: free.Minus(preferred).Minus(lent)}, // too few: all of them, and others
+		{all: preferred, rest: free.Minus(preferred)},
+		{rest: free}, // where cores differ in how many CPUs they have
 	} {
 		if cpus, ok = av.m.topology.PickBy(av.m.cfg.Options.Preferences(), from.rest, n-from.all.Len()); ok {
 			return cpus.Union(from.all), true
