@@ -195,7 +195,7 @@ func (n *stormNode) runPod(ctx context.Context, p *corev1.Pod) {
 		require.NoError(n.t, err)
 		n.mu.Lock()
 		assert.Len(n.t, strings.Split(got.Env["GPUS"], ","), len(n.running[key(p, c)]))
-		for _, id := range strings.Split(got.Env["GPUS"], ",") {
+		for id := range strings.SplitSeq(got.Env["GPUS"], ",") {
 			assert.True(n.t, n.running[key(p, c)][id], "%s of a container that runs", id)
 		}
 		n.mu.Unlock()

@@ -220,7 +220,7 @@ func (i *instance) stop() {
 
 // newInstances returns two instances of each driver, as during an upgrade.
 func (n *stormNode) newInstances() []*instance {
-	dir, err := os.MkdirTemp("", "dra") //nolint:usetesting // a short path for the sockets
+	dir, err := os.MkdirTemp("", "dra") // a short path for the sockets
 	require.NoError(n.t, err)
 	n.t.Cleanup(func() { assert.NoError(n.t, os.RemoveAll(dir)) })
 	var list []*instance

@@ -30,7 +30,7 @@ type stormPod struct {
 	made    int
 	pod     *corev1.Pod // nil: none
 	running bool
-	ending  bool
+	ended   bool
 	has     []string // CDI devices of its container that runs
 }
 
@@ -47,10 +47,10 @@ func (p *stormPod) step(ctx context.Context, m *dra.Manager) {
 		}
 		p.pod = pod(fmt.Sprintf("%d-%d", p.index, p.made), append(claims, "s2")...)
 		p.pod.UID += "-uid"
-	case p.ending:
+	case p.ended:
 		if err := m.Release(ctx, p.pod.UID); err == nil {
 			assert.False(p.n.t, m.HasUnreleased(p.pod))
-			p.pod, p.ending = nil, false
+			p.pod, p.ended = nil, false
 		}
 	case !p.running:
 		p.start(ctx, m)
@@ -130,7 +130,7 @@ func (p *stormPod) stop() {
 
 func (p *stormPod) end() {
 	p.stop()
-	p.ending = true
+	p.ended = true
 }
 
 // Pods with claims, some of which they share, come and go, and their drivers fail before and after they did what they were asked
@@ -202,7 +202,7 @@ func storm(t *testing.T, seed uint64) {
 					if calm && p.pod == nil {
 						return
 					}
-					if calm && !p.ending {
+					if calm && !p.ended {
 						p.end()
 					}
 					p.step(ctx, m)
