@@ -147,7 +147,7 @@ func (t *applyRun) do(ctx context.Context, a runtime.Action) error {
 		t.fail(a.Container, runtime.Failure{Reason: a.Reason, Message: a.Message, Until: a.Until})
 	case runtime.RemoveContainer:
 		t.markChanged()
-		if err := t.c.removeSettled(ctx, a.ID); err != nil {
+		if err := t.c.RemoveContainer(ctx, a.ID); err != nil {
 			t.fail(a.Container, runtime.Failure{Reason: "RemoveContainerError", Message: err.Error(), Err: err})
 		}
 	case runtime.KillSandbox:

@@ -20,23 +20,32 @@ func (c *Client) RemoveContainer(ctx context.Context, id string) error {
 	if err := c.mayChangeContainer(ctx, id); err != nil {
 		return fmt.Errorf("remove container: %w", err)
 	}
-	_, err := do(ctx, c, "RemoveContainer", id, c.cfg.Timeout, c.rs.RemoveContainer, &v1.RemoveContainerRequest{ContainerId: id})
+	err := removeSettled(ctx, func() error {
+		_, err := do(ctx, c, "RemoveContainer", id, c.cfg.Timeout, c.rs.RemoveContainer, &v1.RemoveContainerRequest{ContainerId: id})
+		return err
+	})
 	if err = ignoreMissing(err); err == nil {
 		c.forgetRemoved(id)
 	}
 	return err
 }
 
-// removeSettled removes a container of which the start may have been cut off:
-// containerd refuses to while it undoes the start.
-func (c *Client) removeSettled(ctx context.Context, id string) error {
+// removeSettled removes a container, or a sandbox with its containers. containerd refuses to while it undoes the
+// start of a container that was cut off, and while it removes one for another call: garbage collection may remove
+// a container when its pod ends.
+func removeSettled(ctx context.Context, remove func() error) error {
 	var r retry
 	for {
-		err := c.RemoveContainer(ctx, id)
-		if err == nil || !strings.Contains(err.Error(), "is in starting state") || !r.retry(ctx, false) {
+		err := remove()
+		if err == nil || !isUnsettled(err) || !r.retry(ctx, false) {
 			return err
 		}
 	}
+}
+
+// isUnsettled reports whether containerd refuses a removal for a moment. It tells so in words only.
+func isUnsettled(err error) bool {
+	return strings.Contains(err.Error(), "is in starting state") || strings.Contains(err.Error(), "is already in removing state")
 }
 
 // RemoveSandbox removes one sandbox that has ended, and the dead containers in it. It
@@ -54,7 +63,10 @@ func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
 			return unstopped
 		}
 	}
-	_, err := do(ctx, c, "RemovePodSandbox", id, 2*c.cfg.Timeout, c.rs.RemovePodSandbox, &v1.RemovePodSandboxRequest{PodSandboxId: id})
+	err := removeSettled(ctx, func() error {
+		_, err := do(ctx, c, "RemovePodSandbox", id, 2*c.cfg.Timeout, c.rs.RemovePodSandbox, &v1.RemovePodSandboxRequest{PodSandboxId: id})
+		return err
+	})
 	if err = ignoreMissing(err); err == nil {
 		c.forgetRemoved(id)
 		c.stopped.forget(id)
