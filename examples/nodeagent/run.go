@@ -22,7 +22,6 @@ import (
 	"github.com/sublet-dev/agent/pageout"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podworkers"
-	"github.com/sublet-dev/agent/status"
 )
 
 // run is the daemon. It blocks until ctx is done and returns nil after a clean stop.
@@ -210,11 +209,11 @@ func options(f *flags, log *slog.Logger, api *kubeAPI, plugins pluginDirs, accou
 			agent.WithConfig(admission.Config{NoAppArmor: !admission.HasAppArmor(os.DirFS("/"))}))
 	}
 	if f.statusDir != "" {
-		sink, err := status.NewFileSink(f.statusDir)
+		sink, err := statusDir(f.statusDir, log)
 		if err != nil {
-			return nil, fmt.Errorf("-status-dir: %w", err)
+			return nil, err
 		}
-		opts = append(opts, agent.WithStatusSink(sink))
+		opts = append(opts, sink...)
 	}
 	return opts, nil
 }
