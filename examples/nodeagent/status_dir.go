@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -24,7 +25,8 @@ func statusDir(dir string, log *slog.Logger) ([]agent.Option, error) {
 }
 
 // oldStatuses are the files that the previous process has left. The agent removes those of pods that no source contains
-// any more, if it knows of them. Of a pod that never had a container it may not: that status is kept in the root directory a little later.
+// any more, if it knows of them. Of a pod that never had a container it may not: that status is kept in the root directory a little
+// later. All others are there, and what is only here belongs to another root directory: how its pods ended is none of this agent's business.
 type oldStatuses struct {
 	sink     *status.FileSink
 	statuses interface{ Restore(pods ...*corev1.Pod) }
@@ -37,7 +39,7 @@ func (o oldStatuses) Run(ctx context.Context) error {
 	if err != nil {
 		o.log.Warn("reading -status-dir failed", logattr.Err(err))
 	}
-	o.statuses.Restore(pods...)
+	o.statuses.Restore(slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return pod.Status.Phase != corev1.PodPending })...)
 	<-ctx.Done()
 	return nil
 }

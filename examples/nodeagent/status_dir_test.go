@@ -27,6 +27,9 @@ func TestStatusDir_PodIsRemovedWhileNoAgentRuns(t *testing.T) {
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "i"}}},
 	}
 	require.NoError(t, left.SetStatus(t.Context(), removed, corev1.PodStatus{Phase: corev1.PodPending}))
+	other := removed.DeepCopy() // of another root directory
+	other.UID = "u2"
+	require.NoError(t, left.SetStatus(t.Context(), other, corev1.PodStatus{Phase: corev1.PodSucceeded}))
 	manifests := filepath.Join(dir, "manifests")
 	require.NoError(t, os.Mkdir(manifests, 0o700))
 	f, err := parse([]string{
@@ -39,7 +42,7 @@ func TestStatusDir_PodIsRemovedWhileNoAgentRuns(t *testing.T) {
 	go func() { ended <- run(ctx, f, io.Discard) }()
 	require.Eventually(t, func() bool {
 		files, err := filepath.Glob(filepath.Join(statuses, "*"))
-		return err == nil && len(files) == 0
+		return err == nil && len(files) == 1 && filepath.Base(files[0]) == "default_removed-n_u2.json"
 	}, time.Minute, 20*time.Millisecond)
 	cancel()
 	require.NoError(t, <-ended)
