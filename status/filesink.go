@@ -29,7 +29,9 @@ const (
 // FileSink stores the newest status of each pod as a JSON v1.Pod in a directory of
 // its own, in the file <namespace>_<name>_<uid>.json. Files are replaced
 // atomically: each is written to a temporary file, synced, and renamed. A new
-// process reads them with Load.
+// process reads them with Load. A pod that is deleted and finished keeps its file until no
+// source contains it: how it ended is nowhere else if it stays for a finalizer, or because
+// its API server is away, and the machine boots.
 //
 // The files contain pod specs, which may contain secrets. The directory therefore
 // has mode 0700 and the files 0600.

@@ -92,7 +92,7 @@ type entry struct {
 	unfinished    bool            // there were reports, and none yet that the pod is finished
 	forgotten     bool            // its deletion is sent, or will be once it is finished
 	named         bool            // forgotten by its deletion timestamp, and not by Forget
-	deleting      int             // queues that have yet to send the deletion
+	deleting      int             // queues that have yet to send the deletion; while named, without those that keep the pod
 	sent          []sentStatus    // by queue: the last send
 	inputs        *generateInputs // of the last status, if it was unchanged; nil: unknown
 }
@@ -333,7 +333,7 @@ func (m *Manager) Resend(uid types.UID) {
 //
 // The deletion of a finished pod with a deletion timestamp is sent without Forget: an
 // API server contains the pod until it receives the deletion. Forget then only
-// removes it from memory.
+// removes it from memory, and from the sinks that keep it until then: see FileSink.
 func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -342,7 +342,7 @@ func (m *Manager) Forget(uid types.UID) {
 	case !ok:
 	case e.named: // its deletion was sent, or is being sent
 		e.named = false
-		m.drop(uid, e)
+		m.queueDeletion(e, func(l *sinkQueue) bool { return l.keeps })
 	case !e.forgotten:
 		e.forgotten = true
 		if !e.unfinished {
@@ -359,11 +359,21 @@ func (m *Manager) drop(uid types.UID, e *entry) {
 	}
 }
 
-// startDeletion queues a deletion for all sinks. m.mu is held.
+// startDeletion queues a deletion for all sinks that do not keep the pod. m.mu is held.
 func (m *Manager) startDeletion(e *entry) {
 	e.version++
-	e.deleting = len(m.queues)
-	m.enqueue(e.pod.UID)
+	e.deleting = 0
+	m.queueDeletion(e, func(l *sinkQueue) bool { return l.isDeleted(e) })
+}
+
+// queueDeletion queues a deletion for some sinks. m.mu is held.
+func (m *Manager) queueDeletion(e *entry, to func(*sinkQueue) bool) {
+	for _, l := range m.queues {
+		if to(l) {
+			e.deleting++
+			l.add(e.pod.UID)
+		}
+	}
 	m.drop(e.pod.UID, e)
 }
 

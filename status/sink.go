@@ -22,7 +22,8 @@ type Sink interface {
 // Deleter is an optional interface of a Sink. DeleteStatus is called when a pod is
 // deleted and finished: no source contains it any more or it has a deletion
 // timestamp, its containers and resources were removed, and its last status was
-// sent. After an error the call is repeated.
+// sent. After an error the call is repeated. A FileSink is called when no source
+// contains the pod any more.
 type Deleter interface {
 	DeleteStatus(ctx context.Context, pod *corev1.Pod) error
 }

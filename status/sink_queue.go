@@ -37,6 +37,7 @@ type sinkQueue struct {
 	n       int // index in Manager.queues
 	sink    Sink
 	delayer Delayer       // the sink, if it is one
+	keeps   bool          // the sink keeps pods until no source contains them
 	wake    chan struct{} // one slot: there may be something to send
 
 	items    map[types.UID]*queuedPod    // pods that wait or are being sent
@@ -53,8 +54,9 @@ type sinkQueue struct {
 
 func newSinkQueue(m *Manager, n int, sink Sink) *sinkQueue {
 	delayer, _ := sink.(Delayer)
+	_, keeps := sink.(*FileSink)
 	return &sinkQueue{
-		m: m, n: n, sink: sink, delayer: delayer,
+		m: m, n: n, sink: sink, delayer: delayer, keeps: keeps,
 		wake:     make(chan struct{}, 1),
 		items:    make(map[types.UID]*queuedPod),
 		ready:    priority.New(waitsLonger),
@@ -62,6 +64,11 @@ func newSinkQueue(m *Manager, n int, sink Sink) *sinkQueue {
 		delayed:  priority.New(dueEarlier),
 		merging:  priority.New(dueEarlier),
 	}
+}
+
+// isDeleted reports whether the sink is to delete the pod. Manager.mu is held.
+func (l *sinkQueue) isDeleted(e *entry) bool {
+	return e.forgotten && !e.unfinished && (!l.keeps || !e.named)
 }
 
 func waitsLonger(a, b *queuedPod) bool { return a.since.Before(b.since) }
@@ -241,7 +248,7 @@ func (l *sinkQueue) start(ctx context.Context, wg *sync.WaitGroup, it *queuedPod
 	}
 	job := delivery{
 		entry: e, pod: e.pod, status: e.status, version: e.version,
-		deletion: e.forgotten && !e.unfinished, lastSent: e.sent[l.n],
+		deletion: l.isDeleted(e), lastSent: e.sent[l.n],
 	}
 	if job.lastSent.version < e.resendVersion {
 		job.lastSent.status = nil
@@ -342,7 +349,7 @@ func (l *sinkQueue) finish(job *delivery, it *queuedPod, err error) (failures in
 	l.answered()
 	it.failures, it.rejection = 0, rejection{}
 	e := l.m.entries[it.uid]
-	if e != nil && (e != job.entry || e.version != job.version) {
+	if e != nil && (e != job.entry || e.version != job.version || l.isDeleted(e) != job.deletion) {
 		l.push(it)
 		return 0
 	}

@@ -46,7 +46,7 @@ func (l *sinkQueue) handleRejection(job *delivery, it *queuedPod, err error) {
 // isRejected reports whether what would be sent of a pod is what was rejected. Manager.mu is held.
 func (l *sinkQueue) isRejected(it *queuedPod) bool {
 	e := l.m.entries[it.uid]
-	return e != nil && e.status == it.rejection.status && (e.forgotten && !e.unfinished) == it.rejection.deletion
+	return e != nil && e.status == it.rejection.status && l.isDeleted(e) == it.rejection.deletion
 }
 
 // answered notes that the sink is available. Manager.mu is held.
