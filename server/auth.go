@@ -94,7 +94,7 @@ func (s *Server) authorized(w http.ResponseWriter, r *http.Request, user *authen
 			Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: s.cfg.NodeName,
 		})
 		if err != nil {
-			s.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "authorization failed", slog.String("user", user.Username), slog.String("verb", verb),
+			s.undecided.Log(r.Context(), s.cfg.Logger, slog.LevelWarn, "authorization failed", slog.String("user", user.Username), slog.String("verb", verb),
 				slog.String("subresource", subresource), logattr.Err(err))
 			http.Error(w, fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", user.Username, verb, subresource), http.StatusInternalServerError)
 			return false

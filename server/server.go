@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/sublet-dev/agent/internal/loglimit"
 	"github.com/sublet-dev/agent/internal/safe"
 )
 
@@ -130,6 +132,7 @@ type Server struct {
 	started       time.Time
 	headerTimeout time.Duration
 	stallPeriod   time.Duration
+	undecided     loglimit.Limit // requests that could not be authorized
 }
 
 // New returns a Server. It does no I/O; Run fails if the address is in use.
@@ -240,7 +243,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	srv := &http.Server{
 		Handler: tracked(&requests, handler), ReadHeaderTimeout: s.headerTimeout, ReadTimeout: s.headerTimeout, WriteTimeout: responseTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog:    slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
+		ErrorLog:    log.New(&errorLog{log: s.cfg.Logger}, "", 0),
 		BaseContext: func(net.Listener) context.Context { return live },
 		ConnContext: withConnection,
 	}

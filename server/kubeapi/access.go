@@ -58,7 +58,7 @@ func (a *API) may(r *request, attributes *authorizationv1.ResourceAttributes) (b
 	}
 	allowed, err := r.Authorizer.Authorize(r.Context(), r.User, attributes)
 	if err != nil {
-		a.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "authorization failed", slog.String("user", r.User.Username), slog.String("verb", attributes.Verb),
+		a.undecided.Log(r.Context(), a.cfg.Logger, slog.LevelWarn, "authorization failed", slog.String("user", r.User.Username), slog.String("verb", attributes.Verb),
 			slog.String("resource", attributes.Resource), logattr.Err(err))
 	}
 	return allowed, err

@@ -219,6 +219,10 @@ func TestAPI_LogsFailedAuthorizations(t *testing.T) {
 	for _, want := range []string{"authorization failed", "user=owner", "verb=list", "resource=pods", "webhook is down"} {
 		assert.Contains(t, log.String(), want)
 	}
+	for range 20 {
+		e.get(pods)
+	}
+	assert.Equal(t, 1, strings.Count(log.String(), "authorization failed"), "a client cannot fill the log")
 }
 
 // Without TLS a token would be sent in plain text.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/logattr"
+	"github.com/sublet-dev/agent/internal/loglimit"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/podspec"
@@ -71,6 +72,7 @@ type API struct {
 	openAPI   func() map[string][]byte // documents by path
 	started   time.Time
 	created   atomic.Pointer[metav1.Time] // see startedAt
+	undecided loglimit.Limit              // requests that could not be authorized
 }
 
 var _ server.KubeAPI = (*API)(nil)
