@@ -3,6 +3,7 @@
 package logind
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,19 +32,27 @@ const (
 )
 
 const (
-	dialTimeout = 30 * time.Second
+	// timeout bounds Dial and Inhibit. The bus and the login manager answer within milliseconds.
+	timeout = 30 * time.Second
 	// Waits for the login manager to apply its configuration.
 	reloadPeriod  = 100 * time.Millisecond
 	reloadTimeout = 5 * time.Second
 )
 
 // Dial connects to the login manager of the machine. It has the signature of nodeshutdown.Config.Dial.
-func Dial(ctx context.Context) (nodeshutdown.Login, error) { return dial(ctx, "", dropInDir) }
+func Dial(ctx context.Context) (nodeshutdown.Login, error) {
+	return dial(ctx, "", dropInDir, timeout)
+}
 
 // dial connects to a bus; "" is that of the system.
-func dial(ctx context.Context, address, dropInDir string) (_ nodeshutdown.Login, err error) {
+func dial(ctx context.Context, address, dropInDir string, timeout time.Duration) (_ nodeshutdown.Login, err error) {
 	connCtx, cancel := context.WithCancel(ctx) // its end closes the connection
-	defer time.AfterFunc(dialTimeout, cancel).Stop()
+	isDialed := time.AfterFunc(timeout, cancel).Stop
+	defer func() {
+		if !isDialed() && err != nil {
+			err = fmt.Errorf("%w after %v: %w", errNoAnswer, timeout, err)
+		}
+	}()
 	var bus *dbus.Conn
 	if address == "" {
 		bus, err = dbus.ConnectSystemBus(dbus.WithContext(connCtx))
@@ -54,7 +63,7 @@ func dial(ctx context.Context, address, dropInDir string) (_ nodeshutdown.Login,
 		cancel()
 		return nil, fmt.Errorf("connect to the system bus: %w", err)
 	}
-	c := &conn{bus: bus, cancel: cancel, dropInDir: dropInDir, shutdowns: make(chan bool), closed: make(chan struct{}), stopped: make(chan struct{})}
+	c := &conn{bus: bus, cancel: cancel, dropInDir: dropInDir, timeout: timeout, shutdowns: make(chan bool), closed: make(chan struct{}), stopped: make(chan struct{})}
 	if err := c.subscribe(ctx); err != nil {
 		cancel()
 		return nil, errors.Join(err, bus.Close())
@@ -62,11 +71,15 @@ func dial(ctx context.Context, address, dropInDir string) (_ nodeshutdown.Login,
 	return c, nil
 }
 
+// errNoAnswer is wrapped by the error for a bus or a login manager that hangs.
+var errNoAnswer = errors.New("no answer")
+
 // conn is a nodeshutdown.Login.
 type conn struct {
 	bus       *dbus.Conn
 	cancel    context.CancelFunc // of bus
 	dropInDir string
+	timeout   time.Duration
 	shutdowns chan bool
 	closed    chan struct{} // closed by Close
 	stopped   chan struct{} // closed when shutdowns is
@@ -133,14 +146,41 @@ func (c *conn) Close() error {
 
 // Inhibit implements nodeshutdown.Login.
 func (c *conn) Inhibit(ctx context.Context, period time.Duration) (io.Closer, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("%w after %v", errNoAnswer, c.timeout))
+	defer cancel()
 	tooShort := c.raiseLimit(ctx, period)
-	var fd dbus.UnixFD
-	call := c.bus.Object(service, object).CallWithContext(ctx, manager+".Inhibit", 0, "shutdown", who, why, "delay")
-	if err := call.Store(&fd); err != nil {
+	lock, err := c.take(ctx)
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("take an inhibitor lock: %w", err), tooShort)
 	}
+	return lock, tooShort
+}
+
+// take returns a lock. If ctx is done before there is an answer, it closes the connection: a lock that came later would
+// never be released, and delay each shutdown until the end of this process.
+func (c *conn) take(ctx context.Context) (io.Closer, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	call := c.bus.Object(service, object).Go(manager+".Inhibit", 0, make(chan *dbus.Call, 1), "shutdown", who, why, "delay")
+	var late error
+	select {
+	case <-call.Done:
+	case <-ctx.Done():
+		late = context.Cause(ctx)
+		_ = c.bus.Close() // has the call end
+		<-call.Done
+	}
+	var fd dbus.UnixFD
+	if err := call.Store(&fd); err != nil {
+		return nil, cmp.Or(late, err)
+	}
 	syscall.CloseOnExec(int(fd))
-	return os.NewFile(uintptr(fd), "inhibitor lock"), tooShort
+	lock := os.NewFile(uintptr(fd), "inhibitor lock")
+	if late != nil {
+		return nil, errors.Join(late, lock.Close())
+	}
+	return lock, nil
 }
 
 // raiseLimit has the login manager wait for at least period, by a drop-in of its configuration.

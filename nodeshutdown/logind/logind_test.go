@@ -52,8 +52,9 @@ func startBus(t *testing.T) string {
 // fakeLogind is a login manager, and the part of systemd that sends signals to it.
 type fakeLogind struct {
 	bus    *dbus.Conn
-	dropIn string // read at SIGHUP
-	deaf   bool   // does not read it
+	dropIn string        // read at SIGHUP
+	deaf   bool          // does not read it
+	hangs  chan struct{} // Inhibit answers when it is closed; nil: at once
 
 	mu       sync.Mutex
 	limit    time.Duration
@@ -99,6 +100,12 @@ func (f *fakeLogind) Get(_, name string) (dbus.Variant, *dbus.Error) {
 }
 
 func (f *fakeLogind) Inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
+	f.mu.Lock()
+	hangs := f.hangs
+	f.mu.Unlock()
+	if hangs != nil {
+		<-hangs
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.requests = append(f.requests, strings.Join([]string{what, who, why, mode}, "|"))
@@ -165,7 +172,7 @@ func (f *fakeLogind) taken() *os.File {
 
 func connect(t *testing.T, address, dropIns string) nodeshutdown.Login {
 	t.Helper()
-	c, err := dial(t.Context(), address, dropIns)
+	c, err := dial(t.Context(), address, dropIns, timeout)
 	require.NoError(t, err)
 	return c
 }
@@ -264,11 +271,11 @@ func TestConn_InhibitRaisesLimit(t *testing.T) {
 }
 
 func TestDial_ConnectionLost(t *testing.T) {
-	_, err := dial(t.Context(), "unix:path="+filepath.Join(t.TempDir(), "none"), "")
+	_, err := dial(t.Context(), "unix:path="+filepath.Join(t.TempDir(), "none"), "", timeout)
 	require.ErrorContains(t, err, "connect to the system bus: ")
 
 	address := startBus(t)
-	_, err = dial(t.Context(), address, "")
+	_, err = dial(t.Context(), address, "", timeout)
 	require.ErrorContains(t, err, "read PreparingForShutdown of the login manager: ")
 }
 
