@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +43,8 @@ func (t *slicesOf) weigh(group string, l limits) error { return t.set(group, l) 
 
 // release has systemd remove a slice whose processes were killed.
 func (t *slicesOf) release(ctx context.Context, group string) error {
+	ctx, cancel := context.WithTimeout(ctx, unitTimeout)
+	defer cancel()
 	if err := t.units.stop(ctx, path.Base(group)); err != nil {
 		return fmt.Errorf("systemd: stop slice %s: %w", path.Base(group), err)
 	}
@@ -86,14 +90,19 @@ func property(name string, value any) dbus.Property {
 	return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
 }
 
+// systemdSocket leads to systemd itself, for root, and works without a D-Bus daemon.
+const systemdSocket = "/run/systemd/private"
+
 // bus is the connection to systemd. It is made when it is needed and again after it broke.
 type bus struct {
-	mu   sync.Mutex // guards conn
+	socket string
+
+	mu   sync.Mutex // guards all below; held while a connection is made
 	conn *dbus.Conn // nil until used
+	end  context.CancelFunc
 }
 
-// connect returns the connection. Root has one to systemd itself, which works without a
-// D-Bus daemon.
+// connect returns the connection.
 func (b *bus) connect(ctx context.Context) (*dbus.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,15 +111,56 @@ func (b *bus) connect(ctx context.Context) (*dbus.Conn, error) {
 	}
 	if b.conn != nil {
 		b.conn.Close()
+		b.end()
 		b.conn = nil
 	}
-	// The library ends a connection with the context that it was made with.
-	conn, err := dbus.NewSystemdConnectionContext(context.WithoutCancel(ctx))
+	// The library ends a connection with the context that it was made with. The caller's is for the making of it alone.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	isMade := context.AfterFunc(ctx, end)
+	conn, err := dbus.NewConnection(func() (*godbus.Conn, error) { return dialSystemd(life, b.socket) })
+	if !isMade() {
+		if err == nil {
+			conn.Close()
+		}
+		err = fmt.Errorf("no answer: %w", ctx.Err())
+	}
+	if err != nil {
+		end()
+		return nil, fmt.Errorf("connect to %s: %w", b.socket, err)
+	}
+	b.conn, b.end = conn, end
+	return conn, nil
+}
+
+// dialSystemd returns an authenticated connection that ends with ctx.
+func dialSystemd(ctx context.Context, socket string) (*godbus.Conn, error) {
+	stream, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, err
 	}
-	b.conn = conn
+	conn, err := godbus.NewConn(boundedWrites{stream}, godbus.WithContext(ctx))
+	if err != nil {
+		return nil, errors.Join(err, stream.Close())
+	}
+	if err := conn.Auth([]godbus.Auth{godbus.AuthExternal(strconv.Itoa(os.Getuid()))}); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
 	return conn, nil
+}
+
+// boundedWrites is a connection that ends when a message cannot be sent in time: the library would wait for a systemd that
+// reads nothing, with every other call and its own Close.
+type boundedWrites struct{ net.Conn }
+
+func (c boundedWrites) Write(b []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(unitTimeout)); err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Write(b)
+	if err != nil {
+		_ = c.Close() // what follows a part of a message cannot be understood
+	}
+	return n, err
 }
 
 func (b *bus) start(ctx context.Context, unit string, l limits) error {
@@ -184,7 +234,7 @@ func findUnits() units {
 	if os.Geteuid() != 0 || !isSystemdRunning() {
 		return nil
 	}
-	return &bus{}
+	return &bus{socket: systemdSocket}
 }
 
 // isSystemdRunning reports whether systemd is the first process and owns the cgroups of the
