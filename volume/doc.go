@@ -1,8 +1,8 @@
 // Package volume mounts and unmounts the volumes of pods: emptyDir on disk, in
 // memory and in huge pages, hostPath, configMap, secret, downwardAPI and projected. It corresponds to
 // pkg/kubelet/volumemanager and these plugins of pkg/volume in the kubelet. Image volumes
-// are passed to the runtime. PersistentVolumeClaims lead to local volumes, and to those of a
-// Driver, which mounts what this package does not.
+// are passed to the runtime. PersistentVolumeClaims lead to local volumes, which are directories or disks, and to
+// those of a Driver, which mounts what this package does not.
 //
 // Guarantees:
 //
@@ -15,6 +15,8 @@
 //     10 minutes.
 //   - Nothing is deleted through a mount point, and no symbolic link is followed out of
 //     the directory of a pod, whatever a container has written to its volumes.
+//   - The disk of a local volume is formatted only if there is nothing on it, as far as blkid(8) and
+//     its first and last MiB say.
 //   - Without root everything except memory and huge pages works. The error names the volume that
 //     needs root.
 //

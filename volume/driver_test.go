@@ -270,7 +270,7 @@ func TestMount_LocalVolumes(t *testing.T) {
 	assert.Equal(t, runtime.Volume{HostPath: dir, ReadOnly: true}, volumes["data"])
 	assert.Equal(t, os.FileMode(0o600), mode(), "a volume that is only read keeps its modes")
 
-	for path, want := range map[string]string{"relative": "must be absolute", dir + "/none": "no such file", dir + "/file": "is not a Directory"} {
+	for path, want := range map[string]string{"relative": "must be absolute", dir + "/none": "no such file", dir + "/file": "is neither a Directory nor a BlockDevice"} {
 		_, err = driverManager(t, local(path)).Mount(t.Context(), pod, nil)
 		require.ErrorContains(t, err, want)
 	}

@@ -14,6 +14,9 @@ import (
 // file system, a symbolic link to it, which Unmount removes with all volumes of the pod.
 const pluginLocal = "kubernetes.io~local-volume"
 
+// marks is the path of the marks of a pod in its directory.
+const marks = volumesDir + "/" + pluginLocal
+
 // hasMark reports whether a pod has a mark for path.
 func (m *Manager) hasMark(uid types.UID, path string) (bool, error) {
 	dir, err := m.openPod(uid, false)
@@ -24,7 +27,6 @@ func (m *Manager) hasMark(uid types.UID, path string) (bool, error) {
 		return false, err
 	}
 	defer dir.close()
-	marks := filepath.Join(volumesDir, pluginLocal)
 	entries, err := fs.ReadDir(dir.FS(), marks)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("local volumes of pod %s: %w", uid, err)
@@ -65,7 +67,6 @@ func (m *Manager) mark(v *DriverVolume, path string) error {
 		return err
 	}
 	defer dir.close()
-	marks := filepath.Join(volumesDir, pluginLocal)
 	if err := dir.ensureDir(marks, modeTraverse); err != nil {
 		return err
 	}
@@ -74,4 +75,14 @@ func (m *Manager) mark(v *DriverVolume, path string) error {
 		return err
 	}
 	return dir.Symlink(path, link)
+}
+
+// makeMarks makes the directory of the marks of a pod.
+func (m *Manager) makeMarks(uid types.UID) error {
+	dir, err := m.openPod(uid, true)
+	if err != nil {
+		return err
+	}
+	defer dir.close()
+	return dir.ensureDir(marks, modeTraverse)
 }

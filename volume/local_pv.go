@@ -24,7 +24,8 @@ const sourceLocal = "local"
 const localForever = 100 * 365 * 24 * time.Hour
 
 // local returns the directory or device of a local PersistentVolume, which an administrator
-// has made. The files get the fsGroup of the first pod that has it, as with the kubelet.
+// has made. A device whose files the pod wants is mounted. The files get the fsGroup of the first pod that has
+// it, as with the kubelet.
 func (m *Manager) local(ctx context.Context, v *DriverVolume) (runtime.Volume, error) {
 	path := filepath.Clean(v.PersistentVolume.Spec.Local.Path)
 	if !filepath.IsAbs(path) {
@@ -34,12 +35,19 @@ func (m *Manager) local(ctx context.Context, v *DriverVolume) (runtime.Volume, e
 	if err != nil {
 		return runtime.Volume{}, fmt.Errorf("local volume: %w", err)
 	}
-	want := corev1.HostPathDirectory
-	if v.Block {
-		want = corev1.HostPathBlockDev
-	}
-	if !hasType(info.Mode(), want) {
-		return runtime.Volume{}, fmt.Errorf("local volume: %s is not a %s: its mode is %s", path, want, info.Mode())
+	isDevice := hasType(info.Mode(), corev1.HostPathBlockDev)
+	switch {
+	case v.Block && !isDevice:
+		return runtime.Volume{}, fmt.Errorf("local volume: %s is not a %s: its mode is %s", path, corev1.HostPathBlockDev, info.Mode())
+	case v.Block:
+	case isDevice:
+		var unlock func()
+		if path, unlock, err = m.mountLocal(ctx, v, path); err != nil {
+			return runtime.Volume{}, fmt.Errorf("local volume: %w", err)
+		}
+		defer unlock() // when the pod has its mark
+	case !info.IsDir():
+		return runtime.Volume{}, fmt.Errorf("local volume: %s is neither a %s nor a %s: its mode is %s", path, corev1.HostPathDirectory, corev1.HostPathBlockDev, info.Mode())
 	}
 	if !v.Block {
 		if err := m.setUpLocal(ctx, v, path); err != nil {

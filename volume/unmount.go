@@ -54,6 +54,9 @@ func (m *Manager) unmountPod(ctx context.Context, uid types.UID) (ofDriver bool,
 	}
 	defer dir.close()
 	err = m.unmountAll(ctx, dir)
+	if err == nil {
+		err = m.unmountLocals(uid, dir)
+	}
 	if err == nil { // mounts of subPaths keep the volumes of drivers busy
 		err = m.unmountDrivers(ctx, uid)
 		ofDriver = err != nil

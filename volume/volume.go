@@ -62,6 +62,7 @@ type Manager struct {
 	mount      mounter
 	locks      keyedLocks[types.UID]
 	localLocks keyedLocks[string] // paths of local volumes whose files get a group
+	diskLocks  keyedLocks[string] // devices of local volumes, and where they are mounted
 	cache      mountCache
 	meter      meter // of local volumes
 
@@ -258,6 +259,18 @@ func (k *keyedLocks[K]) lockContext(ctx context.Context, key K) (unlock func(), 
 	case <-ctx.Done():
 		k.leave(key, l)
 		return nil, ctx.Err()
+	}
+}
+
+// tryLock is lock that does not wait. unlock is nil if another has the key.
+func (k *keyedLocks[K]) tryLock(key K) (unlock func()) {
+	l := k.use(key)
+	select {
+	case l.slot <- struct{}{}:
+		return func() { k.unlock(key, l) }
+	default:
+		k.leave(key, l)
+		return nil
 	}
 }
 

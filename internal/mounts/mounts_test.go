@@ -24,16 +24,23 @@ const sample = `36 35 98:0 / /root/pods rw shared:1 - ext4 /dev/sda rw
 37 36 0:5 / /root/pods/u/volumes/x\040y\134z rw - tmpfs seclabel rw,context=seclabel
 38 36 0:6 /a /root/pods/uu rw - ext4 /dev/sda rw
 nonsense
-39 36 0:6 / /root/pods/u rw master:1 - xfs /dev/sdb rw,seclabel,noquota
+39 36 0:6 / /root/pods/u rw master:1 - xfs /dev/sd\040b rw,seclabel,noquota
+40 36 0:7 / /root/pods/u/ro ro,nosuid - ext4 /dev/sdc rw
+41 36 0:7 / /root/pods/u/ro rw - ext4 /dev/sdc ro
 `
 
 func TestParse(t *testing.T) {
 	got, err := parse(strings.NewReader(sample), "/root/pods/u")
 	require.NoError(t, err)
-	assert.Equal(t, []Point{{`/root/pods/u/volumes/x y\z`, "tmpfs", false}, {"/root/pods/u", "xfs", true}}, got)
+	assert.Equal(t, []Point{
+		{Path: `/root/pods/u/volumes/x y\z`, FSType: "tmpfs", Source: "seclabel"},
+		{Path: "/root/pods/u", FSType: "xfs", Source: "/dev/sd b", HasLabels: true},
+		{Path: "/root/pods/u/ro", FSType: "ext4", Source: "/dev/sdc", ReadOnly: true},
+		{Path: "/root/pods/u/ro", FSType: "ext4", Source: "/dev/sdc", ReadOnly: true},
+	}, got)
 	got, err = parse(strings.NewReader(sample), "/")
 	require.NoError(t, err)
-	assert.Len(t, got, 4, "all is below the root")
+	assert.Len(t, got, 6, "all is below the root")
 	_, err = parse(strings.NewReader(strings.Repeat("x", 2<<20)), "/")
 	assert.Error(t, err)
 }
@@ -57,7 +64,7 @@ func FuzzParse(f *testing.F) {
 		}
 		got, err := parse(strings.NewReader(line), dir)
 		require.NoError(t, err)
-		require.Equal(t, []Point{{path, fsType, false}}, got)
+		require.Equal(t, []Point{{Path: path, FSType: fsType, Source: "none"}}, got)
 	})
 }
 

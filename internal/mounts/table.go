@@ -18,8 +18,10 @@ import (
 
 // Point is one entry of the mount table.
 type Point struct {
-	Path   string
-	FSType string
+	Path     string
+	FSType   string
+	Source   string // such as the path of a device
+	ReadOnly bool
 	// HasLabels is true if files have SELinux labels of their own, which can be changed. It is false
 	// without SELinux, and for a mount with one label for all.
 	HasLabels bool
@@ -49,14 +51,18 @@ func parse(r io.Reader, dir string) ([]Point, error) {
 	for lines.Scan() {
 		before, after, ok := strings.Cut(lines.Text(), " - ")
 		fields := strings.Fields(before)
-		if !ok || len(fields) < 5 {
+		if !ok || len(fields) < 6 {
 			continue
 		}
 		path := unescape(fields[4])
 		if path == dir || strings.HasPrefix(path, below) {
 			fsType, rest, _ := strings.Cut(after, " ")
-			_, options, _ := strings.Cut(rest, " ") // of the file system, after its source
-			found = append(found, Point{path, fsType, slices.Contains(strings.Split(options, ","), "seclabel")})
+			source, options, _ := strings.Cut(rest, " ")
+			ofFileSystem, ofMount := strings.Split(options, ","), strings.Split(fields[5], ",")
+			found = append(found, Point{
+				Path: path, FSType: fsType, Source: unescape(source),
+				ReadOnly: slices.Contains(ofFileSystem, "ro") || slices.Contains(ofMount, "ro"), HasLabels: slices.Contains(ofFileSystem, "seclabel"),
+			})
 		}
 	}
 	if err := lines.Err(); err != nil {
