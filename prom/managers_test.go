@@ -2,6 +2,7 @@ package prom_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -242,6 +243,41 @@ func TestStatus_PodStartSLI(t *testing.T) {
 		start(known)
 		assert.Equal(t, []string{"kubelet_pod_start_total_duration_seconds_sum 20", "kubelet_pod_start_sli_duration_seconds_sum 4"}, sums())
 	})
+}
+
+// Whatever fails in the sync that makes the sandbox of a pod with a user namespace counts once, and what fails later does not.
+func TestRuntimeOperation_CountsUserNamespaces(t *testing.T) {
+	failed := errors.New("x")
+	for name, tc := range map[string]struct {
+		ops  []runtime.OperationType // the last one fails with err
+		err  error
+		sync error
+		want int
+	}{
+		"all is made":           {[]runtime.OperationType{runtime.OperationCreateSandbox, runtime.OperationStartContainer}, nil, nil, 0},
+		"the sandbox":           {[]runtime.OperationType{runtime.OperationCreateSandbox}, failed, failed, 1},
+		"an image":              {[]runtime.OperationType{runtime.OperationCreateSandbox, runtime.OperationPullImage}, failed, nil, 1},
+		"a container":           {[]runtime.OperationType{runtime.OperationCreateSandbox, runtime.OperationCreateContainer}, failed, failed, 1},
+		"a hook":                {[]runtime.OperationType{runtime.OperationCreateSandbox, runtime.OperationStartContainer, runtime.OperationPostStartHook}, failed, nil, 1},
+		"the rest of the sync":  {[]runtime.OperationType{runtime.OperationCreateSandbox}, nil, failed, 1},
+		"no sandbox was needed": {[]runtime.OperationType{runtime.OperationCreateContainer}, failed, failed, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, reg := newMetrics(t)
+			p, own := newPod("web"), false
+			p.Spec.HostUsers = &own
+			for i, op := range tc.ops {
+				var err error
+				if i == len(tc.ops)-1 {
+					err = tc.err
+				}
+				m.RuntimeOperation(t.Context(), runtime.Operation{Type: op, Pod: p}, time.Second, err)
+			}
+			m.PodWorkers().SyncEnded(t.Context(), podworkers.SyncCall{UID: p.UID}, time.Second, runtime.SyncResult{}, tc.sync)
+			m.RuntimeOperation(t.Context(), runtime.Operation{Type: runtime.OperationStartContainer, Pod: p}, time.Second, failed)
+			assert.Equal(t, []string{fmt.Sprint("kubelet_started_user_namespaced_pods_errors_total ", tc.want)}, series(t, reg, "kubelet_started_user_namespaced_pods_errors_total"))
+		})
+	}
 }
 
 // Containers are counted by type, and by the operation that failed.

@@ -22,8 +22,9 @@ type startMetrics struct {
 	containers, failing *prometheus.CounterVec
 	users, usersFailing prometheus.Counter
 
-	mu       sync.Mutex                // guards starting
+	mu       sync.Mutex                // guards all below
 	starting map[types.UID][]timeRange // pods of the API server that have not run yet, with their image pulls
+	creating map[types.UID]struct{}    // pods with a user namespace whose sandbox is made by the sync that is under way
 }
 
 // timeRange is when an image was pulled.
@@ -40,8 +41,9 @@ func newStart() *startMetrics {
 		containers:   counters("kubelet_started_containers_total", "Attempts to create a container, by type.", "container_type"),
 		failing:      counters("kubelet_started_containers_errors_total", "Containers that could not be created or started, by type and reason.", "container_type", "code"),
 		users:        counter("kubelet_started_user_namespaced_pods_total", "Attempts to create the sandbox of a pod with a user namespace."),
-		usersFailing: counter("kubelet_started_user_namespaced_pods_errors_total", "Failed attempts to create the sandbox of a pod with a user namespace."),
+		usersFailing: counter("kubelet_started_user_namespaced_pods_errors_total", "Attempts to create the sandbox of a pod with a user namespace that failed, or whose sync failed after that."),
 		starting:     map[types.UID][]timeRange{},
+		creating:     map[types.UID]struct{}{},
 	}
 }
 
@@ -52,20 +54,19 @@ func (s *startMetrics) all() []prometheus.Collector {
 // RuntimeOperation is the hook for operations of the runtime, for cri.Hooks.OperationEnded.
 func (m *Metrics) RuntimeOperation(_ context.Context, op runtime.Operation, duration time.Duration, err error) {
 	s := m.start
+	if users := op.Pod.Spec.HostUsers; op.Type == runtime.OperationCreateSandbox && users != nil && !*users {
+		s.users.Inc()
+		s.create(op.Pod.UID)
+	}
+	if err != nil {
+		s.created(op.Pod.UID, err)
+	}
 	var reason string
 	switch op.Type {
 	case runtime.OperationPullImage:
 		s.addPull(op.Pod.UID, duration)
 		if err == nil {
 			s.pulls.WithLabelValues(imageSize(op.ImageBytes)).Observe(duration.Seconds())
-		}
-		return
-	case runtime.OperationCreateSandbox:
-		if users := op.Pod.Spec.HostUsers; users != nil && !*users {
-			s.users.Inc()
-			if err != nil {
-				s.usersFailing.Inc()
-			}
 		}
 		return
 	case runtime.OperationCreateContainer:
@@ -163,6 +164,27 @@ func (s *startMetrics) forget(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.starting, uid)
+	delete(s.creating, uid)
+}
+
+// create records that a sync makes the sandbox of a pod with a user namespace.
+func (s *startMetrics) create(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.creating[uid] = struct{}{}
+}
+
+// created records that this sync has ended, or that a part of it has failed: it counts once, as with a kubelet.
+func (s *startMetrics) created(uid types.UID, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.creating[uid]; !ok {
+		return
+	}
+	delete(s.creating, uid)
+	if err != nil {
+		s.usersFailing.Inc()
+	}
 }
 
 // allRunning reports whether all regular containers run.

@@ -60,6 +60,7 @@ func (m *Metrics) PodWorkers() podworkers.Hooks {
 			op := operation(call.Phase)
 			w.running.WithLabelValues(op).Dec()
 			w.duration.WithLabelValues(op).Observe(duration.Seconds())
+			m.start.created(call.UID, err)
 			if err != nil {
 				w.failures.WithLabelValues(op).Inc()
 			}
