@@ -38,7 +38,8 @@
 //     after a minute. That the client is gone is noticed within seconds with version 5 of
 //     the protocol, which kubectl uses, otherwise at the idle timeout of the runtime.
 //   - The resources that clients use are bounded: connections, streams, sizes and times.
-//     A client that stalls costs one connection.
+//     A client that stalls costs one connection. Equal requests of metrics, or of
+//     /stats/summary, that come at once share one measurement.
 //
 // Package server/kubeauth authenticates and authorizes by a Kubernetes API server.
 package server

@@ -54,8 +54,9 @@ func (s *Server) register() {
 	s.handle("GET /configz", route{sensitive: true, off: off(s.cfg.Configz != nil)}, s.configz)
 	s.handle("GET /flagz", route{sensitive: true, off: off(s.cfg.Flagz != nil)}, s.flagz)
 	s.handle("GET /statusz", route{}, s.statusz)
-	s.handle("GET /stats/summary", route{off: off(s.cfg.Summary != nil)}, s.summary)
-	s.handle("POST /stats/summary", route{verb: "get", off: off(s.cfg.Summary != nil)}, s.summary)
+	summary := share(http.HandlerFunc(s.summary))
+	s.handle("GET /stats/summary", route{off: off(s.cfg.Summary != nil)}, summary.ServeHTTP)
+	s.handle("POST /stats/summary", route{verb: "get", off: off(s.cfg.Summary != nil)}, summary.ServeHTTP)
 	s.handle("GET /logs", route{sensitive: true, off: off(s.cfg.LogDir != "")}, s.nodeLogs)
 	s.handle("GET /logs/", route{sensitive: true, off: off(s.cfg.LogDir != "")}, s.nodeLogs)
 	s.handle("GET /containerLogs/{namespace}/{pod}/{container}", route{sensitive: true, off: off(s.cfg.Logs != nil)}, s.containerLogs)
@@ -81,6 +82,9 @@ func (s *Server) register() {
 	s.registerUI()
 	s.registerPprof()
 	for path, h := range s.cfg.Handlers {
+		if isMetrics(path) {
+			h = share(h)
+		}
 		s.handle(path, route{}, h.ServeHTTP)
 	}
 }

@@ -71,13 +71,15 @@ type Config struct {
 	// this process can connect to it.
 	TrustSocketClients bool
 
-	NodeName string                  // for Authorizer; required with it
-	Checks   []HealthCheck           // of /healthz; default: none
-	Hooks    Hooks                   // default: none
-	Warnings func() []string         // of /healthz?verbose; they do not make the node unhealthy; default: none
-	Pods     func() []*corev1.Pod    // of /pods, each with its status, read-only; default: none
-	Problems func() []Problem        // of /problems; default: none
-	Handlers map[string]http.Handler // further paths, such as /metrics, for all methods
+	NodeName string               // for Authorizer; required with it
+	Checks   []HealthCheck        // of /healthz; default: none
+	Hooks    Hooks                // default: none
+	Warnings func() []string      // of /healthz?verbose; they do not make the node unhealthy; default: none
+	Pods     func() []*corev1.Pod // of /pods, each with its status, read-only; default: none
+	Problems func() []Problem     // of /problems; default: none
+	// Handlers serve further paths, such as /metrics, for all methods. Of equal GET requests of /metrics and below
+	// that come at once, one reaches its handler, and the others get its answer.
+	Handlers map[string]http.Handler
 
 	// What the node can do besides. A path whose field is nil is disabled: status 405.
 	RunningPods  func(context.Context) ([]*corev1.Pod, error) // of /runningpods/: pods of the runtime
