@@ -209,8 +209,8 @@ func mirror(from, to int, readonly func(name string) bool) error {
 }
 
 func mirrorEntry(from, to int, name string, readonly bool) error {
-	var st unix.Stat_t
-	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	st, err := statEntry(from, name)
+	if err != nil {
 		return err
 	}
 	kind := st.Mode & unix.S_IFMT
@@ -242,6 +242,17 @@ func mirrorEntry(from, to int, name string, readonly bool) error {
 	}
 	defer func() { _ = unix.Close(at) }()
 	return attach(tree, at, "")
+}
+
+// statEntry returns what the kernel knows of an entry. It does not ask the file system of a mount, which may never answer: any
+// directory of the host can have one beside that in which a container has a volume.
+func statEntry(dir int, name string) (unix.Stat_t, error) {
+	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	var st unix.Statx_t
+	if err := unix.Statx(dir, name, flags, unix.STATX_BASIC_STATS, &st); err != nil {
+		return unix.Stat_t{}, err
+	}
+	return unix.Stat_t{Mode: uint32(st.Mode), Uid: st.Uid, Gid: st.Gid, Rdev: unix.Mkdev(st.Rdev_major, st.Rdev_minor)}, nil
 }
 
 // makesTerminals reports whether a file is the device /dev/ptmx. The kernel makes the terminal in

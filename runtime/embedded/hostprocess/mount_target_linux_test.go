@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/systest"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
 )
@@ -106,6 +107,20 @@ func TestExecutor_MountsVolumesAtTheirPaths(t *testing.T) {
 }
 
 // An init container has copied a program into a volume.
+// A file system that does not answer holds up no container that does not use it.
+func TestExecutor_MountsVolumesBesideAMountThatHangs(t *testing.T) {
+	g, src, parent := rootRig(t), volume(t), t.TempDir()
+	hung := filepath.Join(parent, "hung")
+	require.NoError(t, os.Mkdir(hung, 0o755))
+	remove := systest.MountHung(t, hung)
+	defer time.AfterFunc(30*time.Second, remove).Stop() // ends what waits for it
+	at := filepath.Join(parent, "new")
+	id := g.Start(t, g.RunPod(t, embeddedtest.PodConfig("web")), mounted(at, src), "sleep", "1000")
+	assert.Equal(t, "content", g.shell(t, id, "cat "+at+"/f"))
+	remove()
+	require.NoError(t, os.Remove(hung))
+}
+
 func TestExecutor_RunsProgramsOfVolumes(t *testing.T) {
 	tests := map[string]struct {
 		cmd  []string
