@@ -37,22 +37,62 @@ func (m *Manager) SubPath(ctx context.Context, uid types.UID, container string, 
 		return "", fmt.Errorf("subPath %q of a volume that is not a directory", subPath)
 	}
 	defer m.locks.lock(uid)()
-	fd, err := openInside(volume.HostPath, subPath)
+	file, err := openSubPath(ctx, volume.HostPath, subPath)
 	if err != nil {
 		return "", fmt.Errorf("subPath %q of %s: %w", subPath, volume.HostPath, err)
 	}
-	defer func() { _ = unix.Close(fd) }() // opened with O_PATH
+	defer func() { _ = unix.Close(file.fd) }() // opened with O_PATH
 	if !m.mount.canMount() {
-		return os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+		return os.Readlink("/proc/self/fd/" + strconv.Itoa(file.fd))
 	}
-	path, err := m.bindSubPath(uid, container, volume, subPath, fd)
+	path, err := m.bindSubPath(uid, container, volume, subPath, file)
 	if err != nil {
 		return "", fmt.Errorf("subPath %q of %s: %w", subPath, volume.HostPath, err)
 	}
 	return path, nil
 }
 
-func (m *Manager) bindSubPath(uid types.UID, container string, volume runtime.Volume, subPath string, fd int) (string, error) {
+// subPathFile is what a subPath leads to.
+type subPathFile struct {
+	fd    int // opened with O_PATH
+	isDir bool
+}
+
+// openSubPath opens a subPath of a volume, whose server may not answer: what then waits is left behind when ctx is done, so that
+// the pod can end.
+func openSubPath(ctx context.Context, root, subPath string) (subPathFile, error) {
+	type result struct {
+		file subPathFile
+		err  error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		var r result
+		r.file.fd, r.err = openInside(root, subPath)
+		if r.err == nil {
+			var st unix.Stat_t
+			r.err = unix.Fstat(r.file.fd, &st)
+			r.file.isDir = st.Mode&unix.S_IFMT == unix.S_IFDIR
+			if r.err != nil {
+				_ = unix.Close(r.file.fd) // opened with O_PATH
+			}
+		}
+		opened <- r
+	}()
+	select {
+	case r := <-opened:
+		return r.file, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-opened; r.err == nil {
+				_ = unix.Close(r.file.fd) // opened with O_PATH
+			}
+		}()
+		return subPathFile{}, ctx.Err()
+	}
+}
+
+func (m *Manager) bindSubPath(uid types.UID, container string, volume runtime.Volume, subPath string, file subPathFile) (string, error) {
 	dir, err := m.openPod(uid, true)
 	if err != nil {
 		return "", err
@@ -63,10 +103,10 @@ func (m *Manager) bindSubPath(uid types.UID, container string, volume runtime.Vo
 	if err := m.unmountSubPath(path); err != nil {
 		return "", err
 	}
-	if err := target(dir, rel, fd); err != nil {
+	if err := target(dir, rel, file.isDir); err != nil {
 		return "", err
 	}
-	return path, m.mount.bind(fd, path)
+	return path, m.mount.bind(file.fd, path)
 }
 
 // unmountSubPath removes the mount of a previous SubPath call. Running containers keep
@@ -87,19 +127,15 @@ func (m *Manager) unmountSubPath(path string) error {
 	return nil
 }
 
-// target creates the file or directory that fd can be mounted on.
-func target(dir *podDir, rel string, fd int) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
+// target creates the file or directory on which one can be mounted.
+func target(dir *podDir, rel string, isDir bool) error {
 	if err := dir.MkdirAll(filepath.Dir(rel), modeTraverse); err != nil {
 		return err
 	}
 	if err := dir.Remove(rel); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+	if isDir {
 		return dir.Mkdir(rel, modeTraverse)
 	}
 	return dir.WriteFile(rel, nil, 0o640)
