@@ -30,7 +30,7 @@ type Container struct {
 // goroutine, for different containers at the same time; for one container
 // Create, Start and Remove are called in this order, each at most once.
 //
-// An Executor may have capabilities: Checker, SandboxPreparer, PullPreparer,
+// An Executor may have capabilities: Checker, Opener, SandboxPreparer, PullPreparer,
 // PodIPAllocator, FeatureReporter, Dialer, io.Closer. A decorator keeps those of the
 // decorated value by a method Unwrap() any that returns it.
 type Executor interface {
@@ -66,6 +66,14 @@ type Process interface {
 // Checker is an Executor whose configuration can be invalid. New returns the error.
 type Checker interface {
 	Check() error
+}
+
+// Opener is an Executor that cleans up what a killed process has left, also if no pod is
+// created any more.
+type Opener interface {
+	// Open is called once, by the first Dial or Run. An error is logged: Create reports its
+	// own.
+	Open() error
 }
 
 // SandboxPreparer is an Executor that prepares a pod before its containers are

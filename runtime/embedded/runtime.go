@@ -52,6 +52,7 @@ type Runtime struct {
 	ips       *pool
 	podCIDR   string
 	streams   StreamingServer
+	open      sync.Once // the executor
 
 	// dial guards the in-process server, which the first Dial starts.
 	dial struct {
@@ -95,6 +96,7 @@ func (r *Runtime) Dial() (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.openExecutor()
 	cc, err := grpc.NewClient("passthrough:///embedded",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -130,8 +132,19 @@ func (r *Runtime) listen() (*bufconn.Listener, error) {
 	return r.dial.lis, nil
 }
 
+func (r *Runtime) openExecutor() {
+	r.open.Do(func() {
+		if o, ok := capability.Of[Opener](r.cfg.Executor); ok {
+			if err := o.Open(); err != nil {
+				r.cfg.Logger.Warn("executor not opened", logattr.Err(err))
+			}
+		}
+	})
+}
+
 // Run blocks until ctx ends, then closes the runtime.
 func (r *Runtime) Run(ctx context.Context) error {
+	r.openExecutor()
 	<-ctx.Done()
 	return r.Close()
 }

@@ -41,8 +41,7 @@ import (
 // Containers do not outlive the process that embeds the runtime: embedded.Runtime.Close stops
 // all. If the embedding process is killed, the Linux kernel kills each container's first
 // process (PR_SET_PDEATHSIG), but not its children. They are killed, and their scratch
-// directories removed, when the next container is created under the same
-// Config.Root.
+// directories removed, when the next runtime with the same Config.Root is dialed or run.
 //
 // Where the embedding process is process 1, as in an image, or a subreaper, it becomes the
 // parent of processes that outlive theirs. They are reaped within seconds of their exit.
@@ -84,6 +83,7 @@ type Executor struct {
 var (
 	_ embedded.Executor        = (*Executor)(nil)
 	_ embedded.Checker         = (*Executor)(nil)
+	_ embedded.Opener          = (*Executor)(nil)
 	_ embedded.SandboxPreparer = (*Executor)(nil)
 	_ embedded.PodIPAllocator  = (*Executor)(nil)
 	_ embedded.Dialer          = (*Executor)(nil)
@@ -122,27 +122,41 @@ func ownThread(f func()) {
 	}()
 }
 
+// Open implements embedded.Opener: it removes what a killed process has left in Config.Root.
+func (h *Executor) Open() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.acquire()
+}
+
+// acquire acquires Config.Root, if there is one and it is not yet. The caller holds mu.
+func (h *Executor) acquire() error {
+	if h.root != "" || h.cfg.Root == "" {
+		return nil
+	}
+	lock, err := acquireRoot(h.cfg.Root, h.cfg.Logger)
+	if err == nil {
+		h.root, h.lock = h.cfg.Root, lock
+	}
+	return err
+}
+
 // scratch returns the directory of one container.
 func (h *Executor) scratch(id string) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err := h.acquire(); err != nil {
+		return "", err
+	}
 	if h.root == "" {
-		if h.cfg.Root != "" {
-			lock, err := acquireRoot(h.cfg.Root, h.cfg.Logger)
-			if err != nil {
-				return "", err
-			}
-			h.root, h.lock = h.cfg.Root, lock
-		} else {
-			dir, err := os.MkdirTemp("", "sublet-host-")
-			if err != nil {
-				return "", err
-			}
-			if err := os.Chmod(dir, 0o711); err != nil { // containers may run as others
-				return "", err
-			}
-			h.root, h.temp = dir, true
+		dir, err := os.MkdirTemp("", "sublet-host-")
+		if err != nil {
+			return "", err
 		}
+		if err := os.Chmod(dir, 0o711); err != nil { // containers may run as others
+			return "", err
+		}
+		h.root, h.temp = dir, true
 	}
 	return filepath.Join(h.root, "containers", id), nil
 }

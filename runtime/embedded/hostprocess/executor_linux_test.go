@@ -250,11 +250,11 @@ func TestExecutor_RemovesStaleContainersOfAKilledProcess(t *testing.T) {
 	require.NoError(t, stranger.Start())
 	defer func() { _, _ = stranger.Process.Kill(), stranger.Wait() }()
 
-	next := newRig(t, New(Config{Root: root}))
-	id := next.Start(t, next.RunPod(t, embeddedtest.PodConfig("next")), nil, "sleep", "1000")
+	next := newRig(t, New(Config{Root: root})) // the pods may be gone, and no other may come
 	assert.Eventually(t, func() bool { return !alive(pid) }, time.Minute, time.Millisecond)
 	assert.NoDirExists(t, left[0])
 	assert.True(t, alive(stranger.Process.Pid))
+	id := next.Start(t, next.RunPod(t, embeddedtest.PodConfig("next")), nil, "sleep", "1000")
 	assert.Equal(t, v1.ContainerState_CONTAINER_RUNNING, next.Inspect(t, id).GetState())
 }
 
