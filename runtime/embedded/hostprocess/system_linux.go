@@ -91,6 +91,7 @@ func (j *job) spawn(t tag) (*os.Process, error) {
 		await(proc.Pid, unix.WSTOPPED|unix.WEXITED)
 	}
 	setOOMScore(proc.Pid, j.oom)
+	limitProcesses(proc.Pid)
 	// Else it has exited, it is not permitted, or it may have started others before.
 	j.tagged = t != 0 && t.set(proc.Pid) == nil && j.attr.Ptrace
 	if j.attr.Ptrace {
@@ -105,6 +106,24 @@ func (j *job) spawn(t tag) (*os.Process, error) {
 func setOOMScore(pid int, score int64) {
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), strconv.AppendInt(nil, score, 10), 0o600)
 }
+
+// maxReserve is how many threads of the limit of processes are for this process alone.
+const maxReserve = 256
+
+// limitProcesses keeps the last processes that the user may have for this process: without
+// them it could not start a thread, which the Go runtime does not survive, when a container
+// starts all it can. All processes of a user count, against the limit of the one that forks.
+func limitProcesses(pid int) {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NPROC, &limit) != nil || limit.Cur == unix.RLIM_INFINITY {
+		return
+	}
+	n := withoutReserve(limit.Cur)
+	limit = unix.Rlimit{Cur: n, Max: n}
+	_ = unix.Prlimit(pid, unix.RLIMIT_NPROC, &limit, nil) // it has exited, or is privileged
+}
+
+func withoutReserve(limit uint64) uint64 { return limit - min(limit/4, maxReserve) }
 
 // privileged reports whether a program raises the privileges of its process.
 func privileged(path string) bool {
