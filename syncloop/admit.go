@@ -127,7 +127,7 @@ func (p *PodManager) reject(pod *corev1.Pod, v podspec.AdmitResult, now time.Tim
 	p.set(pod.UID, &desiredPod{pod: pod, rejected: true})
 	status, ok := p.cfg.Statuses.Get(pod.UID)
 	same := ok && status.Reason == v.Reason && status.Message == podspec.RejectedPrefix+v.Message
-	if podspec.IsRejected(&status) && !same {
+	if isRejected(pod, &status) && !same {
 		p.cfg.Statuses.Forget(pod.UID) // a terminal status is never changed
 	}
 	p.cfg.Statuses.Reject(pod, v.Reason, v.Message)

@@ -124,6 +124,7 @@ func (f fakeStatuses) Get(uid types.UID) (corev1.PodStatus, bool) {
 func (f fakeStatuses) Reject(pod *Pod, reason, message string) corev1.PodStatus {
 	f.note("refuse %s: %s: %s", pod.UID, reason, message)
 	st := corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason, Message: podspec.RejectedPrefix + message}
+	st.ContainerStatuses = f.saved[pod.UID].ContainerStatuses
 	f.saved[pod.UID] = st
 	return st
 }

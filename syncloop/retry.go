@@ -229,7 +229,7 @@ func (p *PodManager) restoreRetry(pod *corev1.Pod, now time.Time) (rejected bool
 	st, _ := p.cfg.Statuses.Get(pod.UID)
 	switch {
 	case !podspec.IsStatic(pod) || pod.DeletionTimestamp != nil:
-	case podspec.IsRejected(&st):
+	case isRejected(pod, &st):
 		return true
 	case podspec.IsEvicted(&st):
 		if backOff, ok := p.postpone(pod, true, now); ok {
@@ -237,4 +237,19 @@ func (p *PodManager) restoreRetry(pod *corev1.Pod, now time.Time) (rejected bool
 		}
 	}
 	return false
+}
+
+// isRejected reports whether a pod was rejected and can be admitted as if it were new. One that ran
+// before, as until the machine was switched off, can if its containers may run any number of times.
+func isRejected(pod *corev1.Pod, st *corev1.PodStatus) bool {
+	if podspec.IsRejected(st) {
+		return true
+	}
+	hasOwnPolicy := func(c corev1.Container) bool { return c.RestartPolicy != nil }
+	return saysRejected(st) && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && !slices.ContainsFunc(pod.Spec.Containers, hasOwnPolicy)
+}
+
+// saysRejected reports whether a status is that of a rejected pod, which may have run before.
+func saysRejected(st *corev1.PodStatus) bool {
+	return podspec.IsRejected(&corev1.PodStatus{Phase: st.Phase, Reason: st.Reason, Message: st.Message})
 }

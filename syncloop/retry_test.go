@@ -121,6 +121,37 @@ func TestPodManager_RetriesRejectedStaticPod(t *testing.T) {
 	})
 }
 
+// SL-11: so is one that ran in a previous process, which its status tells, unless its containers must not run again.
+func TestPodManager_RetriesRejectedPodThatHasRun(t *testing.T) {
+	ran := corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "c", RestartCount: 3}}}
+	policy := func(policy corev1.RestartPolicy, own *corev1.ContainerRestartPolicy) func(*Pod) {
+		return func(p *Pod) {
+			p.Spec.RestartPolicy, p.Spec.Containers = policy, []corev1.Container{{Name: "c", RestartPolicy: own}}
+		}
+	}
+	for name, tc := range map[string]struct {
+		change func(*Pod)
+		want   []string
+	}{
+		"always": {policy(corev1.RestartPolicyAlways, nil), []string{"forget a", "create a "}},
+		"never":  {policy(corev1.RestartPolicyNever, nil), []string{"create a Failed"}},
+		"never of its container": {
+			policy(corev1.RestartPolicyAlways, new(corev1.ContainerRestartPolicyNever)), []string{"create a Failed"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, g := newSwitchedPods(t)
+				p.statuses.saved["a"] = ran
+				assert.Equal(t, []string{"refuse a: NoLicence: not now"}, p.do(podsource.Add, newPod("a", static, tc.change)))
+				assert.Len(t, p.Problems(), 1)
+				g.reason = ""
+				assert.Equal(t, tc.want, p.after(10*time.Second))
+			})
+		})
+	}
+}
+
 // SL-11: resources may be free after another pod has changed, was removed or has
 // finished. Then rejected pods are retried before their back-off ends, without events.
 func TestPodManager_RetriesRejectedPodAfterChanges(t *testing.T) {
