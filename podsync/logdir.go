@@ -27,10 +27,9 @@ func (s *Syncer) makeLogDir(dir string, inRuntime bool) error {
 		return nil
 	}
 	root, err := os.OpenRoot(filepath.Dir(dir))
-	if err != nil {
-		return err
+	if err == nil {
+		err = errors.Join(owner.Mark(root, filepath.Base(dir), s.cfg.Owner()), root.Close())
 	}
-	err = errors.Join(owner.Mark(root, filepath.Base(dir), s.cfg.Owner()), root.Close())
 	if err != nil && !existed {
 		err = errors.Join(err, os.Remove(dir)) // the next sync makes and marks it
 	}

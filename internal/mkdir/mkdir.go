@@ -11,7 +11,7 @@ import (
 )
 
 // All creates a directory and its missing parents, each with exactly this mode. Existing
-// directories are not changed.
+// directories are not changed. One that cannot be given its mode is removed again.
 func All(path string, mode fs.FileMode) error {
 	path = filepath.Clean(path)
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
@@ -31,7 +31,10 @@ func All(path string, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	return chmod(path, mode)
+	if err := chmod(path, mode); err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
 }
 
 // chmod sets the mode of a new directory. A process with write access to the parent may

@@ -44,3 +44,17 @@ func TestAll_WhereThereIsNoDirectory(t *testing.T) {
 	require.NoError(t, os.Symlink("nowhere", dir+"/dangling"))
 	require.Error(t, mkdir.All(dir+"/dangling", 0o755))
 }
+
+// The next call would take it for one that was there before.
+func TestAll_LeavesNoDirectoryOfAnotherMode(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	var old syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old))
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: old.Max})) // no file can be opened
+	err := mkdir.All(dir, 0o755)
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old))
+	require.ErrorIs(t, err, syscall.EMFILE)
+	assert.NoDirExists(t, filepath.Dir(dir))
+	require.NoError(t, mkdir.All(dir, 0o755))
+	assert.Equal(t, fs.ModeDir|0o755, modeOf(t, dir))
+}
