@@ -223,6 +223,24 @@ func TestRotator_RetriesWithBackOff(t *testing.T) {
 	})
 }
 
+// The log of a container that has ended meanwhile is not rotated, and that is no failure to tell of.
+func TestRotator_LeavesLogsOfEndedContainersAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logtest.Buffer
+		rt := &failingRuntime{logFiles: newLogFiles(t, 1), reopenErr: errors.New("container is exited, not running")}
+		stop := run(t, Config{Runtime: rt, LogsDir: rt.dir, MaxSize: 1000, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		rt.write(t, 0, string(make([]byte, 2000)))
+		pass(600 * time.Millisecond)
+		require.Len(t, rt.reopenAt, 1)
+		rt.set(func() { rt.ended = true })
+		pass(time.Minute)
+		assert.Len(t, rt.reopenAt, 1)
+		assert.Empty(t, log.String())
+		assert.FileExists(t, rt.log(0), "it has its name back")
+		stop()
+	})
+}
+
 // CG-3: a log that was renamed by a previous process is reopened until that succeeds.
 func TestRotator_RetriesReopening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

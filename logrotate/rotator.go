@@ -362,11 +362,21 @@ func (r *Rotator) start(l *logState, slots chan struct{}, work func() error) {
 }
 
 func (r *Rotator) rotateLater(ctx context.Context, root logRoot, l *logState, slots chan struct{}) {
+	r.mu.Lock()
+	isRetry := l.failures > 0
+	r.mu.Unlock()
+	level := slog.LevelDebug // the container may have ended, which a list tells before the retry
+	if isRetry {
+		level = slog.LevelWarn
+		if r.list(ctx); r.ids[l.id] != l {
+			return
+		}
+	}
 	bytes, startTime := l.size, l.at
 	r.start(l, slots, func() error {
 		err := root.rotate(l.path, startTime, func() error { return r.reopen(ctx, l.id) })
 		if err != nil {
-			r.cfg.Logger.Warn("container log rotation failed", slog.String("path", l.path), logattr.Err(err))
+			r.cfg.Logger.Log(ctx, level, "container log rotation failed", slog.String("path", l.path), logattr.Err(err))
 		}
 		if r.cfg.Hooks.Rotated != nil {
 			r.cfg.Hooks.Rotated(l.id, bytes, time.Since(startTime), err)
@@ -396,27 +406,4 @@ func (r *Rotator) reopen(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Timeout)
 	defer cancel()
 	return r.cfg.Runtime.ReopenLog(ctx, id)
-}
-
-// requestCleanup requests a cleanup of rotated logs. It does not block.
-func (r *Rotator) requestCleanup(path string) {
-	select {
-	case r.needsCleanup <- path:
-	default:
-	}
-}
-
-// runCleanup cleans up rotated logs until ctx is done, one at a time because compression
-// uses a whole CPU.
-func (r *Rotator) runCleanup(ctx context.Context, root logRoot) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case path := <-r.needsCleanup:
-			if err := root.cleanup(ctx, path); err != nil && ctx.Err() == nil {
-				r.cfg.Logger.Warn("removing rotated logs failed", slog.String("path", path), logattr.Err(err))
-			}
-		}
-	}
 }
