@@ -58,6 +58,10 @@ func TestCommands(t *testing.T) {
 	assert.Contains(t, out, `"name": "web-n"`)
 	_, err = command("logs", "web-n", "-p", "-c", "c", "--tail", "3")
 	require.ErrorContains(t, err, "previous terminated container")
+	for _, args := range [][]string{{"exec", "-root-dir", root, "web-n", "--", "ls"}, {"attach", "web-n"}, {"port-forward", "web-n", "0:80"}} {
+		_, err := command(args[0], args[1:]...)
+		require.ErrorContains(t, err, "pods are simulated", "%s", args)
+	}
 	out, err = command("restart", "web-n")
 	require.NoError(t, err)
 	assert.Equal(t, "pod default/web-n restarted\n", out)

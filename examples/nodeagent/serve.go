@@ -36,6 +36,9 @@ func serverConfig(f *flags, a *agent.Agent, m *metrics, log *slog.Logger) (serve
 		},
 		Configz: func() any { return f.kubeletConfiguration() },
 	}
+	if f.runtimeEndpoint == "" {
+		cfg.Streams = simulatedPods{}
+	}
 	f.debug.configure(&cfg)
 	return cfg, nil
 }
