@@ -52,7 +52,9 @@ import (
 // root directory itself: "/" is a private copy with the host's entries, so that changes
 // of "/" do not reach the host. Everything below is the host's. Limits, capabilities,
 // devices and security profiles have no effect. The OOM score of a container is set on
-// Linux, as far as the user of this process may.
+// Linux, as far as the user of this process may. Of the limit of processes (RLIMIT_NPROC) a
+// container gets three quarters, or all but 256 if that is more: the rest is for this process,
+// which could not start a thread otherwise, and would end.
 //
 // Security settings of a pod are applied or rejected, never ignored:
 // allowPrivilegeEscalation false (no_new_privs, on Linux), readOnlyRootFilesystem (for
