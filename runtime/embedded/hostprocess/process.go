@@ -90,7 +90,15 @@ func (p *containerProcess) killRest() {
 	if p.hasUntagged.Load() {
 		ids[p.c.ID] = true
 	}
-	killAll(tags, ids)
+	if !killAll(tags, ids) {
+		go func() { // it must not wait: the descriptors may be those of containers that end
+			tick := time.NewTicker(time.Second)
+			defer tick.Stop()
+			for !killAll(tags, ids) {
+				<-tick.C
+			}
+		}()
+	}
 	p.reapAll()
 }
 

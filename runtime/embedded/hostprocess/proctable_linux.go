@@ -26,11 +26,18 @@ func (p process) exists() bool {
 
 // readProcess reads a process, and whether it is running.
 func readProcess(pid int) (process, bool) {
+	p, isRunning, _ := readStat(pid)
+	return p, isRunning
+}
+
+// readStat is readProcess that reports why a process cannot be read.
+func readStat(pid int) (process, bool, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return process{}, false
+		return process{}, false, err
 	}
-	return parseStat(pid, b)
+	p, isRunning := parseStat(pid, b)
+	return p, isRunning, nil
 }
 
 // parseStat parses /proc/PID/stat, and whether the process is running: a zombie is not. CPU
@@ -59,21 +66,13 @@ func parseStat(pid int, b []byte) (process, bool) {
 	}, isRunning
 }
 
-// eachProcess calls f for each running process of this machine. A process that is there at the
-// end and that f has not got was started by one that f has got, and that still ran after f.
-func eachProcess(f func(process)) {
-	eachNew(pids, func(pid int) {
-		if p, ok := readProcess(pid); ok {
-			f(p)
-		}
-	})
-}
-
 // maxRounds bounds how often processes are listed, where they are started faster than listed.
 const maxRounds = 20
 
 // eachNew calls f for all that list returns, and lists again until there is nothing new: a
-// process that was listed may have started another one, and have exited before f.
+// process that was listed may have started another one, and have exited before f. One that is
+// there at the end and that f has not got was started by one that f has got, and that still ran
+// after f.
 func eachNew(list func() []int, f func(int)) {
 	listed := map[int]bool{}
 	for range maxRounds {
@@ -91,19 +90,24 @@ func eachNew(list func() []int, f func(int)) {
 }
 
 // pids returns the numbers of all processes.
-func pids() (all []int) {
+func pids() []int {
+	all, _ := listPIDs()
+	return all
+}
+
+func listPIDs() (all []int, err error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer func() { _ = dir.Close() }() // only read
-	names, _ := dir.Readdirnames(-1)
+	names, err := dir.Readdirnames(-1)
 	for _, n := range names {
 		if pid, err := strconv.Atoi(n); err == nil {
 			all = append(all, pid)
 		}
 	}
-	return all
+	return all, err
 }
 
 // procTable is a snapshot of all processes, shared by measurements within maxAge.

@@ -60,9 +60,15 @@ func (t tag) set(pid int) error {
 
 // tagOf returns the tag of a process; 0 if it has none or does not exist.
 func tagOf(pid int) tag {
+	t, _ := readTagOf(pid)
+	return t
+}
+
+// readTagOf is tagOf that reports why a process cannot be read.
+func readTagOf(pid int) (tag, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
 	if err != nil {
-		return 0
+		return 0, err
 	}
 	for line := range bytes.Lines(b) {
 		rest, ok := bytes.CutPrefix(line, []byte("Max file locks"))
@@ -71,15 +77,15 @@ func tagOf(pid int) tag {
 		}
 		fields := bytes.Fields(rest) // soft, hard, unit
 		if len(fields) < 2 {
-			return 0
+			return 0, nil
 		}
 		n, err := strconv.ParseUint(string(fields[1]), 10, 64)
 		if err != nil || n < minTag || n >= maxTag { // mostly "unlimited"
-			return 0
+			return 0, nil
 		}
-		return tag(n)
+		return tag(n), nil
 	}
-	return 0
+	return 0, nil
 }
 
 // Limits of the kernel for the environment of a program, and for one variable in it. A
@@ -125,33 +131,60 @@ func splitNul(data []byte, atEOF bool) (advance int, token []byte, err error) {
 const killTimeout = 5 * time.Second
 
 // killAll kills every process with one of the tags or container ids, and their
-// descendants, and repeats until none is left: they may fork meanwhile.
-func killAll(tags map[tag]bool, ids map[string]bool) {
+// descendants, and repeats until none is left: they may fork meanwhile. It reports whether it
+// has seen all processes, for which it needs descriptors.
+func killAll(tags map[tag]bool, ids map[string]bool) (complete bool) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(killTimeout); time.Now().Before(deadline); <-tick.C {
-		found := members(tags, ids)
+		found, err := members(tags, ids)
 		for _, p := range found {
-			p.kill()
+			err = errors.Join(err, p.kill())
 		}
-		if len(found) == 0 {
-			return
+		if complete = !isScarcity(err); complete && len(found) == 0 {
+			return true
 		}
 	}
+	return complete
+}
+
+// isScarcity reports whether err may hide a process that exists.
+func isScarcity(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }
 
 // members returns the running processes with one of the tags or ids, and their
-// descendants.
-func members(tags map[tag]bool, ids map[string]bool) []process {
+// descendants, and what kept it from reading some.
+func members(tags map[tag]bool, ids map[string]bool) ([]process, error) {
 	var all []process
+	var scarcity error
+	note := func(err error) {
+		if isScarcity(err) {
+			scarcity = err
+		}
+	}
 	in := map[int]process{}
-	eachProcess(func(p process) {
-		if p.pid == os.Getpid() {
+	list := func() []int {
+		all, err := listPIDs()
+		note(err)
+		return all
+	}
+	eachNew(list, func(pid int) {
+		p, isRunning, err := readStat(pid)
+		note(err)
+		if !isRunning || pid == os.Getpid() {
 			return
 		}
 		all = append(all, p)
-		if (tags[tagOf(p.pid)] || len(ids) > 0 && ids[containerOf(p.pid)]) && p.exists() {
-			in[p.pid] = p
+		t, err := readTagOf(pid)
+		note(err)
+		if !tags[t] && (len(ids) == 0 || !ids[containerOf(pid)]) {
+			return
+		}
+		now, isRunning, err := readStat(pid)
+		note(err)
+		if isRunning && now.start == p.start {
+			in[pid] = p
 		}
 	})
 	for more := true; more; {
@@ -165,20 +198,22 @@ func members(tags map[tag]bool, ids map[string]bool) []process {
 			in[p.pid], more = p, true
 		}
 	}
-	return slices.Collect(maps.Values(in))
+	return slices.Collect(maps.Values(in)), scarcity
 }
 
 // kill kills the process, and no other with a reused PID.
-func (p process) kill() {
+func (p process) kill() error {
 	fd, err := unix.PidfdOpen(p.pid, 0)
 	if err != nil {
 		if errors.Is(err, unix.ENOSYS) && p.exists() {
 			_ = syscall.Kill(p.pid, syscall.SIGKILL)
 		}
-		return
+		return err
 	}
-	if p.exists() { // so that fd is of this process
+	if now, isRunning, errRead := readStat(p.pid); isRunning && now.start == p.start { // so that fd is of this process
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	} else {
+		err = errRead
 	}
-	_ = unix.Close(fd)
+	return errors.Join(err, unix.Close(fd))
 }
