@@ -31,6 +31,8 @@ import (
 type Config struct {
 	// Images of the runtime, with their properties. Others are pulled at once.
 	Images []embedded.Image
+	// Executor decorates the executor of the runtime, to observe containers. nil does not.
+	Executor func(embedded.Executor) embedded.Executor
 	// Grain is the precision of times in the trace. Default: 1ms.
 	Grain time.Duration
 	// NotStatic wraps the memory source in podsource.NotStatic.
@@ -102,7 +104,11 @@ func New(t *testing.T, config Config) *Harness {
 // Boot starts an empty runtime. It may be called again after ShutDown.
 func (h *Harness) Boot() {
 	h.t.Helper()
-	rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), Images: h.config.Images})
+	var executor embedded.Executor = simulated.New(simulated.Config{})
+	if h.config.Executor != nil {
+		executor = h.config.Executor(executor)
+	}
+	rt, err := embedded.New(embedded.Config{Executor: executor, Images: h.config.Images})
 	require.NoError(h.t, err)
 	h.inside = rt
 	h.direct, err = rt.Dial()

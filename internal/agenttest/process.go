@@ -41,7 +41,9 @@ func (h *Harness) Start() {
 	require.NoError(h.t, err)
 	p.interceptor = newInterceptor(h, p.conn)
 	recorder := warnings{h, p.interceptor}
-	client, err := cri.New(p.interceptor, cri.Config{Recorder: events.New(recorder), InitialParallelStarts: 64, PullTimeout: 3 * time.Minute})
+	client, err := cri.New(p.interceptor, cri.Config{
+		Recorder: events.New(recorder), InitialParallelStarts: 64, PullTimeout: 3 * time.Minute, DialContext: h.inside.DialContext,
+	})
 	require.NoError(h.t, err)
 	node := h.config.Node
 	node.DisableCgroups, node.PodLogsDir = true, filepath.Join(h.Dir, "logs")

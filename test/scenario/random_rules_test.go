@@ -1,0 +1,425 @@
+package scenario
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime/embedded/simulated"
+)
+
+// slack is how much later than at once something may happen: a retry and a resync.
+const slack = 15 * time.Second
+
+// rules checks what has happened to one pod against the API.
+type rules struct {
+	h   *history
+	r   *record
+	l   *life
+	all []*run
+}
+
+// checkRules checks the whole history.
+func (h *history) checkRules() {
+	for _, uid := range h.record.uids() {
+		k := h.rules(uid)
+		if !h.faults.Lies() {
+			k.overlaps()
+			k.order()
+			k.restarts()
+			k.stops()
+			k.truth()
+		}
+		if h.faults == nil {
+			k.sidecars()
+			k.ends()
+			k.late()
+		}
+	}
+}
+
+func (h *history) rules(uid types.UID) *rules {
+	return &rules{h, h.record, h.record.pods[uid], h.record.runsOf(uid, "")}
+}
+
+// broke fails the test, with a line in the history.
+func (h *history) broke(format string, args ...any) {
+	h.record.did("VIOLATION "+format, args...)
+	h.t.Errorf(format, args...)
+}
+
+func (k *rules) script(c *run, key string) string {
+	return k.l.specs[0].pod.Annotations[c.name+"."+simulated.ScriptPrefix+key]
+}
+
+func (k *rules) seconds(c *run, key string) time.Duration {
+	d, _ := time.ParseDuration(k.script(c, key))
+	return d
+}
+
+// overlaps: no container runs twice at once.
+func (k *rules) overlaps() {
+	for i, a := range k.all {
+		for _, b := range k.all[i+1:] {
+			if a.name == b.name && (!a.ended || b.start < a.end) {
+				k.h.broke("%s starts while %s runs", b, a)
+			}
+			if a.name == b.name && b.attempt <= a.attempt && !k.rebooted(a, b) {
+				k.h.broke("%s starts after %s", b, a)
+			}
+		}
+	}
+}
+
+// restartAlls returns when exits restarted all containers.
+func (k *rules) restartAlls() (at []time.Duration) {
+	for _, c := range k.all {
+		spec := containerOf(k.l.specs[0].pod, c.name)
+		if c.ended && spec != nil && podspec.RestartRuleAction(spec, c.code) == corev1.ContainerRestartRuleActionRestartAllContainers {
+			at = append(at, c.end)
+		}
+	}
+	return at
+}
+
+// since returns the runs in the sandbox of c that were before it, since the last restart of all containers.
+// A start within less than late after that may not have known of it.
+func (k *rules) since(c *run, late time.Duration) (before []*run) {
+	from := time.Duration(-1)
+	for _, at := range k.restartAlls() {
+		if at <= c.start-late {
+			from = max(from, at)
+		}
+	}
+	for _, o := range k.all {
+		if o == c {
+			return before
+		}
+		if o.sandbox == c.sandbox && o.start >= from {
+			before = append(before, o)
+		}
+	}
+	return before
+}
+
+func (c *run) succeeded() bool { return c.ended && c.code == 0 && !c.oom }
+
+// order: init containers run one by one, and regular ones after them.
+func (k *rules) order() {
+	for _, c := range k.all {
+		if c.name[0] == 'e' {
+			continue
+		}
+		if problem := k.outOfOrder(c, k.since(c, 0)); problem != "" && k.outOfOrder(c, k.since(c, 5*time.Second)) != "" {
+			k.h.broke("%s %s", c, problem)
+		}
+	}
+}
+
+// outOfOrder returns why a container starts too early or late after these.
+func (k *rules) outOfOrder(c *run, before []*run) string {
+	if slices.ContainsFunc(before, func(o *run) bool { return o.name[0] == 'c' }) { // the pod is initialized
+		if c.name[0] == 'i' {
+			return "starts after regular containers"
+		}
+		return ""
+	}
+	for i := range k.l.specs[0].pod.Spec.InitContainers {
+		spec := &k.l.specs[0].pod.Spec.InitContainers[i]
+		if spec.Name == c.name {
+			break
+		}
+		done := func(o *run) bool { return o.name == spec.Name && o.succeeded() && o.end <= c.start }
+		if podspec.IsSidecar(spec) {
+			done = func(o *run) bool {
+				return o.name == spec.Name && (spec.StartupProbe == nil || o.start+k.seconds(o, "listen-after") <= c.start)
+			}
+		}
+		if !slices.ContainsFunc(before, done) {
+			return "starts before " + spec.Name + " is done"
+		}
+	}
+	if c.name[0] == 'i' && slices.ContainsFunc(before, func(o *run) bool { return o.name == c.name && o.succeeded() }) {
+		return "starts again after its success"
+	}
+	return ""
+}
+
+// changed reports whether the image or resources of the container changed in this time.
+func (k *rules) changed(name string, from, to time.Duration) bool {
+	a, b := containerOf(k.l.spec(from), name), containerOf(k.l.spec(to), name)
+	return a.Image != b.Image || a.Resources.Requests.Memory().Cmp(*b.Resources.Requests.Memory()) != 0
+}
+
+// restarts: a container is restarted if its policy says so, and after its back-off.
+func (k *rules) restarts() {
+	for _, c := range mainContainers(k.l.specs[0].pod) {
+		runs := k.r.runsOf(k.l.uid, c.Name)
+		step, most := 0, 0 // of the back-off, at least and at most
+		for i := 1; i < len(runs); i++ {
+			a, b := runs[i-1], runs[i]
+			all := slices.ContainsFunc(k.restartAlls(), func(at time.Duration) bool { return at >= a.start && at <= b.start })
+			image := containerOf(k.l.spec(b.start), c.Name).Image != a.image
+			all = all || k.rebooted(a, b)
+			newSandbox := a.sandbox != b.sandbox
+			initRan := newSandbox && slices.ContainsFunc(k.all, func(o *run) bool { return o.sandbox == a.sandbox && o.name[0] == 'c' })
+			switch {
+			case all || image || a.name[0] == 'i' && newSandbox:
+			case newSandbox && !initRan && a.name[0] != 'i':
+			case podspec.RestartRuleAction(c, a.code) != "":
+			case podspec.RestartsByPolicy(k.l.specs[0].pod, c, a.code != 0 || a.oom):
+			case k.probeFails(a) && podspec.RestartsByPolicy(k.l.specs[0].pod, c, true):
+			default:
+				k.h.broke("%s starts after %s ended with %d", b, a, a.code)
+			}
+			if a.end-a.start >= 10*time.Minute {
+				step, most = 0, 0
+			}
+			delay, longest := backOff(step), backOff(most)
+			switch {
+			case all || image || k.changed(c.Name, a.start, b.start) || newSandbox:
+				step, most = 0, most+1
+			default:
+				if b.start > a.end+longest+90*time.Second && !k.h.agentAway(a.end, b.start) {
+					k.h.broke("%s starts %v after the end of %s, back-off %v", b, b.start-a.end, a, longest)
+				}
+				if b.start < a.end+delay-time.Second {
+					k.h.broke("%s starts %v after the end of %s, back-off %v", b, b.start-a.end, a, delay)
+				}
+				step, most = step+1, most+1
+			}
+		}
+	}
+}
+
+func backOff(step int) time.Duration {
+	if step == 0 {
+		return 0
+	}
+	return min(10*time.Second<<min(step-1, 10), 5*time.Minute)
+}
+
+// probeFails reports whether a liveness or startup probe of the run can fail.
+func (k *rules) probeFails(c *run) bool {
+	_, ok := k.failsFrom(c)
+	return ok
+}
+
+// failsFrom returns from when on a probe has failed, as early as that may be.
+func (k *rules) failsFrom(c *run) (time.Duration, bool) {
+	spec := containerOf(k.l.specs[0].pod, c.name)
+	if spec == nil {
+		return 0, false
+	}
+	listen := k.seconds(c, "listen-after")
+	earliest, ok := time.Duration(1<<62), false
+	least := func(p *corev1.Probe, from time.Duration) {
+		at := max(from, time.Duration(p.InitialDelaySeconds)*time.Second)
+		at += time.Duration(p.FailureThreshold-1) * time.Duration(p.PeriodSeconds) * time.Second
+		earliest, ok = min(earliest, c.start+at), true
+	}
+	if p := spec.StartupProbe; p != nil && listen > 0 {
+		p := *p
+		at := time.Duration(p.InitialDelaySeconds)*time.Second + time.Duration(p.FailureThreshold-1)*time.Duration(p.PeriodSeconds)*time.Second
+		if at < listen {
+			least(&p, 0)
+		}
+	}
+	if p := spec.LivenessProbe; p != nil {
+		if at, _, found := strings.Cut(k.script(c, "http-status"), "="); found {
+			d, _ := time.ParseDuration(at)
+			least(p, d)
+		} else if listen > 0 && spec.StartupProbe == nil {
+			least(p, 0)
+		}
+	}
+	return earliest, ok
+}
+
+// firstStop returns when the agent began to stop the run.
+func (c *run) firstStop() (time.Duration, bool) {
+	var all []time.Duration
+	for _, h := range c.preStop {
+		all = append(all, h.begin)
+	}
+	all = append(append(all, c.terms...), c.kills...)
+	if len(all) == 0 {
+		return 0, false
+	}
+	return slices.Min(all), true
+}
+
+// stoppedAfter reports whether the run was stopped after that time, if there is one.
+func (c *run) stoppedAfter(at time.Duration, ok bool) bool {
+	first, stopped := c.firstStop()
+	return ok && stopped && !c.outside && first >= at
+}
+
+// done returns whether all regular containers had ended for good, or an init container, or the pod was past its deadline.
+func (k *rules) done(at time.Duration) bool {
+	pod := k.l.spec(at)
+	if d := pod.Spec.ActiveDeadlineSeconds; d != nil && at >= k.l.specs[0].at.Truncate(time.Second)+time.Duration(*d)*time.Second { // a status has full seconds
+		return true
+	}
+	ended := func(name string) (*run, bool) {
+		var last *run
+		for _, c := range k.all {
+			if c.name == name && c.start <= at {
+				last = c
+			}
+		}
+		spec := containerOf(pod, name)
+		return last, last != nil && last.ended && last.end <= at && podspec.RestartRuleAction(spec, last.code) == "" &&
+			(last.name[0] == 'i' && last.succeeded() || !podspec.RestartsByPolicy(pod, spec, last.code != 0 || last.oom || last.stoppedAfter(k.failsFrom(last))))
+	}
+	finished := true
+	for i := range pod.Spec.Containers {
+		_, ok := ended(pod.Spec.Containers[i].Name)
+		finished = finished && ok
+	}
+	for i := range pod.Spec.InitContainers {
+		if last, ok := ended(pod.Spec.InitContainers[i].Name); ok && !last.succeeded() {
+			finished = true
+		}
+	}
+	return finished
+}
+
+// stops: the agent stops a container for a reason only, with its hook first and SIGKILL at the end of the grace period.
+func (k *rules) stops() {
+	for _, c := range k.all {
+		first, ok := c.firstStop()
+		if !ok || c.outside {
+			continue
+		}
+		reason, grace := k.reason(c, first)
+		if reason == "" {
+			k.h.broke("%s is stopped at %v for no reason", c, first)
+			continue
+		}
+		spec := containerOf(k.l.specs[0].pod, c.name)
+		if spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil && len(c.terms) > 0 && reason != "postStart" && reason != "lost start" && !k.h.faults.Strikes("", "ExecSync") {
+			if len(c.preStop) == 0 {
+				k.h.broke("%s gets its stop signal before its preStop hook (%s)", c, reason)
+			} else if h := c.preStop[0]; (!h.ended || h.end > c.terms[0]) && c.terms[0] < h.begin+grace {
+				k.h.broke("%s gets its stop signal before the end of its preStop hook (%s)", c, reason)
+			}
+		}
+		for _, kill := range c.kills {
+			earliest := max(k.begin(c, first, grace)+grace, first+min(grace, 2*time.Second))
+			for _, e := range k.l.ends {
+				if (e.container == "" || e.container == c.name) && e.at <= kill {
+					earliest = min(earliest, max(e.at, first)+e.grace)
+				}
+			}
+			if kill < earliest-50*time.Millisecond {
+				k.h.broke("%s is killed %v after %v, grace period %v (%s)", c, kill-first, first, grace, reason)
+			}
+		}
+		if c.end > first+grace+10*time.Second && !k.h.agentAway(first, c.end) {
+			k.h.broke("%s ends %v after the begin of its stop, grace period %v (%s)", c, c.end-first, grace, reason)
+		}
+	}
+}
+
+// begin returns when the stop of all containers of the pod began of which the first stop of a container is a part.
+func (k *rules) begin(c *run, first, grace time.Duration) time.Duration {
+	begin := first
+	for _, o := range k.all {
+		if at, ok := o.firstStop(); ok && at < first && at >= first-grace-2*time.Second && o.end <= first {
+			begin = min(begin, at)
+		}
+	}
+	return begin
+}
+
+// agentAway reports whether no agent ran for some of this time, or faults may have delayed it.
+func (h *history) agentAway(from, to time.Duration) bool {
+	if h.faults != nil {
+		return true
+	}
+	for _, a := range h.away {
+		if a.from <= to && (a.to == 0 || a.to >= from) {
+			return true
+		}
+	}
+	return false
+}
+
+// reason returns why the agent may stop the container, and the grace period.
+func (k *rules) reason(c *run, at time.Duration) (string, time.Duration) {
+	pod := k.l.spec(at)
+	grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
+	for _, e := range k.l.ends {
+		if e.at <= at && (e.container == "" || e.container == c.name) && (e.why != "restart" || e.at >= c.start) {
+			if e.why == "deletion" {
+				return e.why, e.grace
+			}
+			return e.why, min(grace, e.grace)
+		}
+	}
+	spec := containerOf(pod, c.name)
+	if k.done(at) {
+		return "the pod is done", grace
+	}
+	if spec != nil && spec.Image != c.image {
+		return "image", grace
+	}
+	for _, t := range k.restartAlls() {
+		if t >= c.start && t <= at {
+			return "restart of all", grace
+		}
+	}
+	for _, h := range c.hooks {
+		if h.ended && h.code != 0 {
+			return "postStart", grace
+		}
+	}
+	if from, ok := k.failsFrom(c); ok && from <= at {
+		if spec.LivenessProbe != nil && spec.LivenessProbe.TerminationGracePeriodSeconds != nil {
+			grace = min(grace, time.Duration(*spec.LivenessProbe.TerminationGracePeriodSeconds)*time.Second)
+		}
+		return "probe", grace
+	}
+	if k.h.faults != nil && spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PostStart != nil && len(c.hooks) == 0 {
+		return "lost start", grace
+	}
+	for _, o := range k.all {
+		if o.sandbox == c.sandbox && o.outside && o.ended && o.end >= c.start {
+			return "sandbox", grace
+		}
+	}
+	return "", 0
+}
+
+// ends: a pod that is deleted ends in time.
+func (k *rules) ends() {
+	for _, e := range k.l.ends {
+		if e.why != "deletion" && e.why != "removal" {
+			continue
+		}
+		from := e.at
+		for _, a := range k.h.away {
+			if a.from <= from+slack+e.grace && a.to > from {
+				from = a.to
+			}
+		}
+		if limit := from + e.grace + slack; k.l.deleted == 0 || k.l.deleted > limit {
+			k.h.broke("%s is gone %v, deleted at %v within %v", k.l.uid, k.l.deleted, e.at, e.grace)
+		}
+	}
+}
+
+// mainContainers returns the containers of the spec that are not ephemeral.
+func mainContainers(pod *corev1.Pod) (all []*corev1.Container) {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			all = append(all, &list[i])
+		}
+	}
+	return all
+}
