@@ -13,7 +13,8 @@
 //   - Isolated: a pod has at most one inspection at a time, and pods are inspected
 //     in parallel. A slow inspection gives its slot back and delays no other pod.
 //   - Backed by relists: with an event stream all pods are listed every few minutes,
-//     without one every second. A broken stream is reopened indefinitely.
+//     without one every second. A stream that breaks, or does not report what a relist
+//     finds, is opened again, indefinitely.
 //   - Prompt: without an event stream a pod with a running init container is
 //     inspected more often than it is listed, because the rest of it waits.
 //   - Complete: no event is dropped and nothing waits for the reader. Unread events

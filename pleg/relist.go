@@ -104,7 +104,7 @@ func (g *Generator) compare(pods []runtime.Pod, fingerprints []uint64, startTime
 			c.compareUnlisted(r, startTime)
 		}
 	}
-	missed := g.stream.adjustRelistPeriod(c.missed, &g.cfg)
+	missed := g.stream.adjustRelistPeriod(c.missed, time.Now(), &g.cfg)
 	g.mu.Unlock()
 	g.delete(c.absent)
 	if h := g.cfg.Hooks.RuntimeEventsMissed; h != nil && missed > 0 {

@@ -113,15 +113,15 @@ func TestStream_OpenedByCallUnderWay(t *testing.T) {
 func TestStream_AdjustRelistPeriod(t *testing.T) {
 	cfg := &Config{RelistPeriod: time.Second, EventedRelistPeriod: 5 * time.Second}
 	s := stream{relistPeriod: 3 * time.Second}
-	assert.Zero(t, s.adjustRelistPeriod(7, cfg), "closed")
+	assert.Zero(t, s.adjustRelistPeriod(7, time.Time{}, cfg), "closed")
 	s.open, s.unlisted = true, true
-	assert.Zero(t, s.adjustRelistPeriod(7, cfg), "the first relist since it opened")
+	assert.Zero(t, s.adjustRelistPeriod(7, time.Time{}, cfg), "the first relist since it opened")
 	assert.Equal(t, 3*time.Second, s.relistPeriod)
-	assert.Equal(t, 7, s.adjustRelistPeriod(7, cfg))
+	assert.Equal(t, 7, s.adjustRelistPeriod(7, time.Time{}, cfg))
 	for _, seconds := range []int{1, 2, 4, 5, 5} {
 		assert.Equal(t, time.Duration(seconds)*time.Second, s.relistPeriod)
-		assert.Zero(t, s.adjustRelistPeriod(0, cfg))
+		assert.Zero(t, s.adjustRelistPeriod(0, time.Time{}, cfg))
 	}
-	assert.Equal(t, 1, s.adjustRelistPeriod(1, cfg))
+	assert.Equal(t, 1, s.adjustRelistPeriod(1, time.Time{}, cfg))
 	assert.Equal(t, time.Second, s.relistPeriod)
 }

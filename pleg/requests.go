@@ -158,12 +158,13 @@ func (g *Generator) handleRuntimeEvent(uid types.UID, at time.Time) {
 	if h := g.cfg.Hooks.RuntimeEventReceived; h != nil {
 		h(uid)
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.stream.silentSince = time.Time{}
 	if uid == "" { // the runtime does not know which pod changed
 		g.RequestRelist()
 		return
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	if g.stopped {
 		return
 	}

@@ -28,23 +28,39 @@ type stream struct {
 	open         bool
 	unlisted     bool          // no relist has succeeded since the stream opened
 	relistPeriod time.Duration // while the stream is open
+
+	end         context.CancelCauseFunc // of the Watch call
+	silentSince time.Time               // when a relist found a missed change, if there was no event since
+	reopened    bool                    // the previous Watch call was ended because of that
 }
+
+// errSilent ends a Watch call that reports nothing, although something happens.
+var errSilent = errors.New("it has not reported what a list shows")
 
 // adjustRelistPeriod sets the relist period of an open stream. A relist that found
 // changes without a runtime event resets it to Config.RelistPeriod, and it doubles
-// with each relist that found none. It returns how many of the missed changes the
-// stream is responsible for: none of those before it was open.
-func (s *stream) adjustRelistPeriod(missed int, cfg *Config) int {
-	switch {
-	case !s.open:
+// with each relist that found none. A stream that has then reported nothing for that
+// period is opened again: it may be one that never will. adjustRelistPeriod returns how
+// many of the missed changes the stream is responsible for: none of those before it was open.
+func (s *stream) adjustRelistPeriod(missed int, now time.Time, cfg *Config) int {
+	if !s.open {
 		return 0
-	case s.unlisted:
+	}
+	if s.unlisted {
 		s.unlisted = false
 		return 0
-	case missed > 0:
+	}
+	if missed > 0 {
 		s.relistPeriod = cfg.RelistPeriod
-	default:
+	} else {
 		s.relistPeriod = min(2*s.relistPeriod, cfg.EventedRelistPeriod)
+	}
+	switch {
+	case s.silentSince.IsZero() && missed > 0:
+		s.silentSince = now
+	case !s.silentSince.IsZero() && now.Sub(s.silentSince) >= cfg.RelistPeriod:
+		s.reopened = true
+		s.end(errSilent)
 	}
 	return missed
 }
@@ -73,9 +89,11 @@ func (g *Generator) watch(ctx context.Context) {
 
 // watchOnce opens the stream and returns when it breaks.
 func (g *Generator) watchOnce(ctx context.Context) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	g.mu.Lock()
 	g.stream.calls++
-	g.stream.watching = true
+	g.stream.watching, g.stream.silentSince, g.stream.end = true, time.Time{}, end
 	call := g.stream.calls
 	g.mu.Unlock()
 	// The runtime does not confirm that a stream is open: the only sign is that
@@ -88,6 +106,9 @@ func (g *Generator) watchOnce(ctx context.Context) error {
 		return g.cfg.Runtime.Watch(ctx, func(uid types.UID) { g.handleRuntimeEvent(uid, time.Time{}) })
 	})
 	opened.Stop()
+	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
+		err = cause
+	}
 	g.mu.Lock()
 	wasOpen := g.stream.open
 	g.stream.watching, g.stream.open = false, false
@@ -110,7 +131,10 @@ func (g *Generator) streamOpened(call uint64) {
 		return
 	}
 	g.stream.open, g.stream.unlisted = true, true
-	g.stream.relistPeriod = g.cfg.EventedRelistPeriod
+	if !g.stream.reopened { // it may be as silent as before
+		g.stream.relistPeriod = g.cfg.EventedRelistPeriod
+	}
+	g.stream.reopened = false
 	g.mu.Unlock()
 	g.RequestRelist()
 	if h := g.cfg.Hooks.StreamChanged; h != nil {

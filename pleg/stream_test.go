@@ -69,13 +69,46 @@ func TestGenerator_RelistsMoreOftenWhenEventsAreMissed(t *testing.T) {
 		assert.Len(t, env.eventTypes(), 2)
 		assert.Equal(t, 1, missed)
 		rt.set(newTestPod("u", runtime.Exited), false)
-		env.after(5 * time.Second)
+		env.after(time.Minute)
 		assert.Equal(t, []EventType{ContainerDied}, env.eventTypes(), "the next missed event is found sooner")
 		env.after(20 * time.Minute)
 		before, _, _ := rt.total()
 		env.after(10 * time.Minute)
 		now, _, _ := rt.total()
 		assert.Equal(t, before+2, now)
+	})
+}
+
+// PL-4: a stream that hangs is opened again when a relist has found what it did not report. One that
+// reports something meanwhile is not, though it may be late.
+func TestGenerator_ReopensSilentStream(t *testing.T) {
+	rt := newFakeRuntime()
+	var broken []error
+	inBubble(t, rt, Config{Hooks: Hooks{StreamChanged: func(open bool, err error) {
+		if !open {
+			broken = append(broken, err)
+		}
+	}}}, func(env *testEnv) {
+		env.after(time.Minute)
+		rt.set(newTestPod("u", runtime.Running), false)
+		env.RequestRelist()
+		env.after(10 * time.Millisecond)
+		env.RequestRelist()
+		env.after(10 * time.Millisecond)
+		rt.with(func() { rt.emit("u") }) // late
+		env.after(10 * time.Minute)
+		assert.Empty(t, broken)
+		env.Drain()
+		rt.with(func() { clear(rt.streams) }) // the Watch call hangs
+		rt.set(newTestPod("u", runtime.Exited), true)
+		env.RequestRelist()
+		env.after(5 * time.Second)
+		require.Len(t, broken, 1)
+		require.ErrorIs(t, broken[0], errSilent)
+		env.Drain()
+		rt.set(newTestPod("v", runtime.Running), true)
+		env.after(0)
+		assert.NotEmpty(t, env.Drain(), "the new stream reports it")
 	})
 }
 
