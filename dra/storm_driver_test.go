@@ -12,10 +12,13 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	api "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -108,8 +111,7 @@ func (d *stormDriver) call(ctx context.Context, method string, c *api.Claim) (fa
 	case "fails", "loses its answer":
 		return fault, errUnavailable
 	case "hangs", "hangs after":
-		<-ctx.Done()
-		return fault, ctx.Err()
+		return fault, hang(ctx)
 	}
 	return fault, nil
 }
@@ -158,6 +160,15 @@ func (d *stormDriver) NodeUnprepareResources(ctx context.Context, r *api.NodeUnp
 	return &api.NodeUnprepareResourcesResponse{Claims: out}, nil
 }
 
+// hang ends before the agent gives a call up: what it does not wait for any more could have its effect at any later time.
+func hang(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case <-time.After(30 * time.Millisecond):
+	}
+	return status.Error(codes.DeadlineExceeded, "no answer")
+}
+
 // stateFile returns what is in the state file, also while its directory is away.
 func (n *stormNode) stateFile() []byte {
 	text, err := os.ReadFile(n.file)
@@ -175,8 +186,7 @@ func (n *stormNode) ResourceClaim(ctx context.Context, namespace, name string) (
 	n.mu.Unlock()
 	switch {
 	case hangs:
-		<-ctx.Done()
-		return nil, ctx.Err()
+		return nil, hang(ctx)
 	case fails:
 		return nil, errUnavailable
 	}
@@ -205,11 +215,12 @@ func (i *instance) start(t *testing.T) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", i.plugin.Endpoint)
 	require.NoError(t, err)
-	i.server, i.done = grpc.NewServer(), make(chan struct{})
+	i.server, i.done = grpc.NewServer(grpc.WaitForHandlers(true)), make(chan struct{})
 	api.RegisterDRAPluginServer(i.server, i.driver)
 	go func(s *grpc.Server) { defer close(i.done); _ = s.Serve(l) }(i.server)
 }
 
+// stop ends the driver. No call that it has received has an effect later.
 func (i *instance) stop() {
 	if i.server != nil {
 		i.server.Stop()

@@ -93,14 +93,6 @@ func (p *stormPod) inspect(ctx context.Context, m *dra.Manager) {
 // start creates the container of a pod, if it gets its devices.
 func (p *stormPod) start(ctx context.Context, m *dra.Manager) {
 	p.stop()
-	p.n.mu.Lock()
-	deleted := p.n.oneOf(10)
-	p.n.mu.Unlock()
-	if deleted {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(p.random.IntN(10))*time.Millisecond)
-		defer cancel()
-	}
 	i, err := m.Inject(ctx, p.pod, &p.pod.Spec.Containers[0], false)
 	p.n.mu.Lock()
 	defer p.n.mu.Unlock()
@@ -170,7 +162,7 @@ func storm(t *testing.T, seed uint64) {
 	for round := range rounds + 1 {
 		cluster := new(fakeCluster)
 		m := newManager(t, n.file, n, func(cfg *dra.Config) {
-			cfg.CallTimeout, cfg.BootID, cfg.Node = 30*time.Millisecond, fmt.Sprint(boot), cluster
+			cfg.CallTimeout, cfg.BootID, cfg.Node = time.Minute, fmt.Sprint(boot), cluster
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		n.mu.Lock()
@@ -181,9 +173,6 @@ func storm(t *testing.T, seed uint64) {
 		}
 		calm := n.calm
 		n.mu.Unlock()
-		if calm {
-			m = newManager(t, n.file, n, func(cfg *dra.Config) { cfg.CallTimeout, cfg.BootID, cfg.Node = time.Minute, fmt.Sprint(boot), cluster })
-		}
 		_, err := m.PodUIDs() // reads the file, before its directory is away
 		require.NoError(t, err)
 		for _, i := range instances {
@@ -234,6 +223,10 @@ func storm(t *testing.T, seed uint64) {
 		for _, i := range instances {
 			if i.known {
 				m.Deregister(context.Background(), i.plugin)
+			}
+			if i.server != nil { // for the calls that the killed agent does not wait for
+				i.stop()
+				i.start(t)
 			}
 		}
 		n.mu.Lock()
