@@ -18,6 +18,7 @@ import (
 
 	"github.com/sublet-dev/agent"
 	"github.com/sublet-dev/agent/internal/agenttest"
+	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
 // TestRandomPods plays random histories of random pods, half of them with random faults between agent and runtime, and
@@ -51,6 +52,8 @@ type history struct {
 	away    []away
 	reboots []time.Duration
 	ctx     context.Context
+
+	faultsEnd time.Duration
 }
 
 // away is a time without an agent; to is 0 while it lasts.
@@ -85,7 +88,12 @@ func playRandom(t *testing.T, seed uint64, plan *agenttest.FaultPlan) {
 	}
 	if plan != nil {
 		h.record.did("faults end")
+		h.faultsEnd = h.record.now()
 		h.EndFaults()
+		if plan.Strikes(runtimetest.Hang, "GetContainerEvents") { // an open stream stays silent, and exits are found by relists
+			h.Down()
+			h.Up()
+		}
 		h.sleep(10 * time.Minute)
 	}
 	h.sleep(20 * time.Minute)
@@ -162,12 +170,14 @@ func (h *history) reboot() {
 	for uid := range h.record.pods {
 		h.record.stopped(uid, "")
 	}
+	h.ShutDown()
 	h.record.mu.Lock()
 	for _, c := range h.record.runs {
-		c.lost = c.lost || !c.ended
+		if c.end >= h.away[len(h.away)-1].from { // nobody can know how it ended: it is reported as 137 ContainerStatusUnknown
+			c.lost, c.code, c.oom = true, 137, false
+		}
 	}
 	h.record.mu.Unlock()
-	h.ShutDown()
 	h.Boot()
 	h.start()
 }
@@ -301,11 +311,11 @@ func (h *history) act() {
 	case n < 80:
 		h.record.did("stop %s of %s from outside", c, pod.UID)
 		h.record.stopped(pod.UID, c)
-		h.StopContainer(name, c)
+		h.StopContainer(h.Trace.Label(pod.UID, name), c)
 	case n < 87:
 		h.record.did("stop the sandbox of %s from outside", pod.UID)
 		h.record.stopped(pod.UID, "")
-		h.StopContainer(name, "")
+		h.StopContainer(h.Trace.Label(pod.UID, name), "")
 	case n < 89:
 		h.reboot()
 	case n < 91:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
+	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
 // slack is how much later than at once something may happen: a retry and a resync.
@@ -99,7 +100,7 @@ func (k *rules) since(c *run, late time.Duration) (before []*run) {
 		if o == c {
 			return before
 		}
-		if o.sandbox == c.sandbox && o.start >= from {
+		if o.sandbox == c.sandbox && (o.start > from || o.start == from && o.name[0] != 'c') { // a regular one was about to start at that instant
 			before = append(before, o)
 		}
 	}
@@ -172,7 +173,7 @@ func (k *rules) restarts() {
 			case newSandbox && !initRan && a.name[0] != 'i':
 			case podspec.RestartRuleAction(c, a.code) != "":
 			case podspec.RestartsByPolicy(k.l.specs[0].pod, c, a.code != 0 || a.oom):
-			case k.probeFails(a) && podspec.RestartsByPolicy(k.l.specs[0].pod, c, true):
+			case (k.probeFails(a) || k.failsAfterEnd(a, b.start)) && podspec.RestartsByPolicy(k.l.specs[0].pod, c, true):
 			default:
 				k.h.broke("%s starts after %s ended with %d", b, a, a.code)
 			}
@@ -207,6 +208,23 @@ func backOff(step int) time.Duration {
 func (k *rules) probeFails(c *run) bool {
 	_, ok := k.failsFrom(c)
 	return ok
+}
+
+// failsAfterEnd reports whether the liveness probe of a run that has ended can have failed since, while the inspection
+// that would have shown the end was delayed. The run is killed then, as one that is unhealthy.
+func (k *rules) failsAfterEnd(c *run, by time.Duration) bool {
+	spec := containerOf(k.l.specs[0].pod, c.name)
+	if spec.LivenessProbe == nil || by < c.end+time.Duration(spec.LivenessProbe.FailureThreshold-1)*time.Duration(spec.LivenessProbe.PeriodSeconds)*time.Second {
+		return false
+	}
+	return k.h.strike([]runtimetest.FaultKind{runtimetest.Delay, runtimetest.Hang}, "ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus", "StreamPodSandboxes", "StreamContainers")
+}
+
+// strike reports whether a fault of one of these kinds applies to one of the calls.
+func (h *history) strike(kinds []runtimetest.FaultKind, rpcs ...string) bool {
+	return slices.ContainsFunc(kinds, func(kind runtimetest.FaultKind) bool {
+		return slices.ContainsFunc(rpcs, func(rpc string) bool { return h.faults.Strikes(kind, rpc) })
+	})
 }
 
 // failsFrom returns from when on a probe has failed, as early as that may be.
@@ -310,7 +328,11 @@ func (k *rules) stops() {
 			}
 		}
 		for _, kill := range c.kills {
-			earliest := max(k.begin(c, first, grace)+grace, first+min(grace, 2*time.Second))
+			begin := k.begin(c, first, grace)
+			if k.h.strike([]runtimetest.FaultKind{runtimetest.Fail, runtimetest.Hang, runtimetest.Delay}, "StopContainer", "ExecSync") {
+				begin = c.start // attempts that the container has not seen have used up a part of the grace period
+			}
+			earliest := max(begin+grace, first+min(grace, 2*time.Second))
 			for _, e := range k.l.ends {
 				if (e.container == "" || e.container == c.name) && e.at <= kill {
 					earliest = min(earliest, max(e.at, first)+e.grace)
@@ -320,7 +342,13 @@ func (k *rules) stops() {
 				k.h.broke("%s is killed %v after %v, grace period %v (%s)", c, kill-first, first, grace, reason)
 			}
 		}
-		if c.end > first+grace+10*time.Second && !k.h.agentAway(first, c.end) {
+		latest := first + grace
+		for _, e := range k.l.ends { // a request that comes meanwhile begins the stop again
+			if (e.container == "" || e.container == c.name) && e.at >= first && e.at <= latest {
+				latest = max(latest, e.at+e.grace)
+			}
+		}
+		if c.end > latest+10*time.Second && !k.h.agentAway(first, c.end) {
 			k.h.broke("%s ends %v after the begin of its stop, grace period %v (%s)", c, c.end-first, grace, reason)
 		}
 	}
@@ -330,8 +358,17 @@ func (k *rules) stops() {
 func (k *rules) begin(c *run, first, grace time.Duration) time.Duration {
 	begin := first
 	for _, o := range k.all {
-		if at, ok := o.firstStop(); ok && at < first && at >= first-grace-2*time.Second && o.end <= first {
-			begin = min(begin, at)
+		at, ok := o.firstStop()
+		begins := []time.Duration{at}
+		for _, e := range k.l.ends { // which begin a stop again that is under way
+			if e.container == "" && e.at > at && e.at <= o.end {
+				begins = append(begins, e.at)
+			}
+		}
+		for _, at := range begins {
+			if ok && at < first && at >= first-grace-2*time.Second && (o.end <= first || at+grace <= first) {
+				begin = min(begin, at)
+			}
 		}
 	}
 	return begin
@@ -375,7 +412,7 @@ func (k *rules) reason(c *run, at time.Duration) (string, time.Duration) {
 		}
 	}
 	for _, h := range c.hooks {
-		if h.ended && h.code != 0 {
+		if h.ended && (h.code != 0 || h.end <= at && k.h.faults.Strikes(runtimetest.Drop, "ExecSync")) { // its result was lost
 			return "postStart", grace
 		}
 	}

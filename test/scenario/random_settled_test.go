@@ -1,11 +1,13 @@
 package scenario
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
 // settled checks that the reported statuses are what is true.
@@ -50,6 +52,9 @@ func (k *rules) reported(when string, st *corev1.PodStatus, now time.Duration) {
 		if last.lost || len(runs) > 1 && runs[len(runs)-2].lost || k.rebooted(runs[0], last) {
 			continue // the runtime has forgotten it
 		}
+		if k.lied(last) || len(runs) > 1 && k.lied(runs[len(runs)-2]) {
+			continue
+		}
 		if now-last.start < 5*time.Second || last.ended && now-last.end < 5*time.Second {
 			continue
 		}
@@ -83,6 +88,11 @@ func (k *rules) reported(when string, st *corev1.PodStatus, now time.Duration) {
 		}
 	}
 	k.phase(when, st, now, running)
+}
+
+// lied reports whether a corrupted inspection may have shown another end of the run.
+func (k *rules) lied(c *run) bool {
+	return c.ended && c.end <= k.h.faultsEnd && k.h.faults.Strikes(runtimetest.Corrupt, "ContainerStatus")
 }
 
 // hasToRun: a container that has to run does.
@@ -153,6 +163,9 @@ func (k *rules) phase(when string, st *corev1.PodStatus, now time.Duration, runn
 	pod := k.l.spec(now)
 	if (st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed) && running > 0 {
 		k.h.broke("%s: %s %s with %d running containers", when, k.l.uid, st.Phase, running)
+	}
+	if slices.ContainsFunc(k.all, k.lied) {
+		return
 	}
 	done := k.done(now - slack)
 	final := st.Phase == corev1.PodSucceeded || st.Phase == corev1.PodFailed

@@ -218,6 +218,10 @@ func (h *history) still() map[string]snapshot {
 		if n := len(l.statuses); n > 0 && len(l.ends) == 0 && l.statuses[n-1].st.ObservedGeneration == h.desired[name].Generation {
 			s := snapshot{uid: string(uid), runs: len(runs), statuses: n, last: l.statuses[n-1].st}
 			quiet := h.record.now()-l.statuses[n-1].at > 6*time.Minute
+			if d := h.desired[name].Spec.ActiveDeadlineSeconds; d != nil { // it does not pass during the restart
+				end := l.specs[0].at + time.Duration(*d)*time.Second
+				quiet = quiet && (end < h.record.now()-slack || end > h.record.now()+4*time.Minute)
+			}
 			for _, c := range runs {
 				quiet = quiet && h.record.now()-c.start > 6*time.Minute
 				if c.ended {
