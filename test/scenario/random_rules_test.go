@@ -21,6 +21,7 @@ type rules struct {
 	h   *history
 	r   *record
 	l   *life
+	pod *corev1.Pod // as it was put first
 	all []*run
 }
 
@@ -44,7 +45,8 @@ func (h *history) checkRules() {
 }
 
 func (h *history) rules(uid types.UID) *rules {
-	return &rules{h, h.record, h.record.pods[uid], h.record.runsOf(uid, "")}
+	l := h.record.pods[uid]
+	return &rules{h, h.record, l, l.specs[0].pod, h.record.runsOf(uid, "")}
 }
 
 // broke fails the test, with a line in the history.
@@ -54,7 +56,7 @@ func (h *history) broke(format string, args ...any) {
 }
 
 func (k *rules) script(c *run, key string) string {
-	return k.l.specs[0].pod.Annotations[c.name+"."+simulated.ScriptPrefix+key]
+	return k.pod.Annotations[c.name+"."+simulated.ScriptPrefix+key]
 }
 
 func (k *rules) seconds(c *run, key string) time.Duration {
@@ -79,7 +81,7 @@ func (k *rules) overlaps() {
 // restartAlls returns when exits restarted all containers.
 func (k *rules) restartAlls() (at []time.Duration) {
 	for _, c := range k.all {
-		spec := containerOf(k.l.specs[0].pod, c.name)
+		spec := containerOf(k.pod, c.name)
 		if c.ended && spec != nil && podspec.RestartRuleAction(spec, c.code) == corev1.ContainerRestartRuleActionRestartAllContainers {
 			at = append(at, c.end)
 		}
@@ -129,8 +131,8 @@ func (k *rules) outOfOrder(c *run, before []*run) string {
 		}
 		return ""
 	}
-	for i := range k.l.specs[0].pod.Spec.InitContainers {
-		spec := &k.l.specs[0].pod.Spec.InitContainers[i]
+	for i := range k.pod.Spec.InitContainers {
+		spec := &k.pod.Spec.InitContainers[i]
 		if spec.Name == c.name {
 			break
 		}
@@ -158,7 +160,7 @@ func (k *rules) changed(name string, from, to time.Duration) bool {
 
 // restarts: a container is restarted if its policy says so, and after its back-off.
 func (k *rules) restarts() {
-	for _, c := range mainContainers(k.l.specs[0].pod) {
+	for _, c := range mainContainers(k.pod) {
 		runs := k.r.runsOf(k.l.uid, c.Name)
 		step, most := 0, 0 // of the back-off, at least and at most
 		for i := 1; i < len(runs); i++ {
@@ -172,8 +174,8 @@ func (k *rules) restarts() {
 			case all || image || a.name[0] == 'i' && newSandbox:
 			case newSandbox && !initRan && a.name[0] != 'i':
 			case podspec.RestartRuleAction(c, a.code) != "":
-			case podspec.RestartsByPolicy(k.l.specs[0].pod, c, a.code != 0 || a.oom):
-			case (k.probeFails(a) || k.failsAfterEnd(a, b.start)) && podspec.RestartsByPolicy(k.l.specs[0].pod, c, true):
+			case podspec.RestartsByPolicy(k.pod, c, a.code != 0 || a.oom):
+			case (k.probeFails(a) || k.failsAfterEnd(a, b.start)) && podspec.RestartsByPolicy(k.pod, c, true):
 			default:
 				k.h.broke("%s starts after %s ended with %d", b, a, a.code)
 			}
@@ -213,7 +215,7 @@ func (k *rules) probeFails(c *run) bool {
 // failsAfterEnd reports whether the liveness probe of a run that has ended can have failed since, while the inspection
 // that would have shown the end was delayed. The run is killed then, as one that is unhealthy.
 func (k *rules) failsAfterEnd(c *run, by time.Duration) bool {
-	spec := containerOf(k.l.specs[0].pod, c.name)
+	spec := containerOf(k.pod, c.name)
 	if spec.LivenessProbe == nil || by < c.end+time.Duration(spec.LivenessProbe.FailureThreshold-1)*time.Duration(spec.LivenessProbe.PeriodSeconds)*time.Second {
 		return false
 	}
@@ -229,7 +231,7 @@ func (h *history) strike(kinds []runtimetest.FaultKind, rpcs ...string) bool {
 
 // failsFrom returns from when on a probe has failed, as early as that may be.
 func (k *rules) failsFrom(c *run) (time.Duration, bool) {
-	spec := containerOf(k.l.specs[0].pod, c.name)
+	spec := containerOf(k.pod, c.name)
 	if spec == nil {
 		return 0, false
 	}
@@ -256,25 +258,6 @@ func (k *rules) failsFrom(c *run) (time.Duration, bool) {
 		}
 	}
 	return earliest, ok
-}
-
-// firstStop returns when the agent began to stop the run.
-func (c *run) firstStop() (time.Duration, bool) {
-	var all []time.Duration
-	for _, h := range c.preStop {
-		all = append(all, h.begin)
-	}
-	all = append(append(all, c.terms...), c.kills...)
-	if len(all) == 0 {
-		return 0, false
-	}
-	return slices.Min(all), true
-}
-
-// stoppedAfter reports whether the run was stopped after that time, if there is one.
-func (c *run) stoppedAfter(at time.Duration, ok bool) bool {
-	first, stopped := c.firstStop()
-	return ok && stopped && !c.outside && first >= at
 }
 
 // done returns whether all regular containers had ended for good, or an init container, or the pod was past its deadline.
@@ -305,150 +288,6 @@ func (k *rules) done(at time.Duration) bool {
 		}
 	}
 	return finished
-}
-
-// stops: the agent stops a container for a reason only, with its hook first and SIGKILL at the end of the grace period.
-func (k *rules) stops() {
-	for _, c := range k.all {
-		first, ok := c.firstStop()
-		if !ok || c.outside {
-			continue
-		}
-		reason, grace := k.reason(c, first)
-		if reason == "" {
-			k.h.broke("%s is stopped at %v for no reason", c, first)
-			continue
-		}
-		spec := containerOf(k.l.specs[0].pod, c.name)
-		if spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PreStop != nil && len(c.terms) > 0 && reason != "postStart" && reason != "lost start" && !k.h.faults.Strikes("", "ExecSync") {
-			if len(c.preStop) == 0 {
-				k.h.broke("%s gets its stop signal before its preStop hook (%s)", c, reason)
-			} else if h := c.preStop[0]; (!h.ended || h.end > c.terms[0]) && c.terms[0] < h.begin+grace {
-				k.h.broke("%s gets its stop signal before the end of its preStop hook (%s)", c, reason)
-			}
-		}
-		for _, kill := range c.kills {
-			begin := k.begin(c, first, grace)
-			if k.h.strike([]runtimetest.FaultKind{runtimetest.Fail, runtimetest.Hang, runtimetest.Delay}, "StopContainer", "ExecSync") {
-				begin = c.start // attempts that the container has not seen have used up a part of the grace period
-			}
-			earliest := max(begin+grace, first+min(grace, 2*time.Second))
-			for _, e := range k.l.ends {
-				if (e.container == "" || e.container == c.name) && e.at <= kill {
-					earliest = min(earliest, max(e.at, first)+e.grace)
-				}
-			}
-			if kill < earliest-50*time.Millisecond {
-				k.h.broke("%s is killed %v after %v, grace period %v (%s)", c, kill-first, first, grace, reason)
-			}
-		}
-		latest := first + grace
-		for _, e := range k.l.ends { // a request that comes meanwhile begins the stop again
-			if (e.container == "" || e.container == c.name) && e.at >= first && e.at <= latest {
-				latest = max(latest, e.at+e.grace)
-			}
-		}
-		if c.end > latest+10*time.Second && !k.h.agentAway(first, c.end) {
-			k.h.broke("%s ends %v after the begin of its stop, grace period %v (%s)", c, c.end-first, grace, reason)
-		}
-	}
-}
-
-// begin returns when the stop of all containers of the pod began of which the first stop of a container is a part.
-func (k *rules) begin(c *run, first, grace time.Duration) time.Duration {
-	begin := first
-	for _, o := range k.all {
-		at, ok := o.firstStop()
-		begins := []time.Duration{at}
-		for _, e := range k.l.ends { // which begin a stop again that is under way
-			if e.container == "" && e.at > at && e.at <= o.end {
-				begins = append(begins, e.at)
-			}
-		}
-		for _, at := range begins {
-			if ok && at < first && at >= first-grace-2*time.Second && (o.end <= first || at+grace <= first) {
-				begin = min(begin, at)
-			}
-		}
-	}
-	return begin
-}
-
-// agentAway reports whether no agent ran for some of this time, or faults may have delayed it.
-func (h *history) agentAway(from, to time.Duration) bool {
-	if h.faults != nil {
-		return true
-	}
-	for _, a := range h.away {
-		if a.from <= to && (a.to == 0 || a.to >= from) {
-			return true
-		}
-	}
-	return false
-}
-
-// reason returns why the agent may stop the container, and the grace period.
-func (k *rules) reason(c *run, at time.Duration) (string, time.Duration) {
-	pod := k.l.spec(at)
-	grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
-	for _, e := range k.l.ends {
-		if e.at <= at && (e.container == "" || e.container == c.name) && (e.why != "restart" || e.at >= c.start) {
-			if e.why == "deletion" {
-				return e.why, e.grace
-			}
-			return e.why, min(grace, e.grace)
-		}
-	}
-	spec := containerOf(pod, c.name)
-	if k.done(at) {
-		return "the pod is done", grace
-	}
-	if spec != nil && spec.Image != c.image {
-		return "image", grace
-	}
-	for _, t := range k.restartAlls() {
-		if t >= c.start && t <= at {
-			return "restart of all", grace
-		}
-	}
-	for _, h := range c.hooks {
-		if h.ended && (h.code != 0 || h.end <= at && k.h.faults.Strikes(runtimetest.Drop, "ExecSync")) { // its result was lost
-			return "postStart", grace
-		}
-	}
-	if from, ok := k.failsFrom(c); ok && from <= at {
-		if spec.LivenessProbe != nil && spec.LivenessProbe.TerminationGracePeriodSeconds != nil {
-			grace = min(grace, time.Duration(*spec.LivenessProbe.TerminationGracePeriodSeconds)*time.Second)
-		}
-		return "probe", grace
-	}
-	if k.h.faults != nil && spec != nil && spec.Lifecycle != nil && spec.Lifecycle.PostStart != nil && len(c.hooks) == 0 {
-		return "lost start", grace
-	}
-	for _, o := range k.all {
-		if o.sandbox == c.sandbox && o.outside && o.ended && o.end >= c.start {
-			return "sandbox", grace
-		}
-	}
-	return "", 0
-}
-
-// ends: a pod that is deleted ends in time.
-func (k *rules) ends() {
-	for _, e := range k.l.ends {
-		if e.why != "deletion" && e.why != "removal" {
-			continue
-		}
-		from := e.at
-		for _, a := range k.h.away {
-			if a.from <= from+slack+e.grace && a.to > from {
-				from = a.to
-			}
-		}
-		if limit := from + e.grace + slack; k.l.deleted == 0 || k.l.deleted > limit {
-			k.h.broke("%s is gone %v, deleted at %v within %v", k.l.uid, k.l.deleted, e.at, e.grace)
-		}
-	}
 }
 
 // mainContainers returns the containers of the spec that are not ephemeral.

@@ -154,7 +154,7 @@ func (k *rules) ready(when string, c *run, s *corev1.ContainerStatus, now time.D
 		k.h.broke("%s: %s ready %v", when, c, s.Ready)
 	}
 	if (s.Started != nil && *s.Started) != started {
-		k.h.broke("%s: %s started %v", when, c, s.Started)
+		k.h.broke("%s: %s started %v", when, c, *s.Started)
 	}
 }
 

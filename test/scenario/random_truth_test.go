@@ -3,6 +3,7 @@ package scenario
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -100,44 +101,11 @@ func (k *rules) conditions(s *timedStatus) {
 	}
 }
 
-// sidecars are stopped after all others, in reverse order.
-func (k *rules) sidecars() {
-	for _, c := range k.all {
-		first, ok := c.firstStop()
-		if c.name[0] != 's' || len(c.terms) == 0 || c.outside || !ok {
-			continue
-		}
-		reason, grace := k.reason(c, first)
-		if !slices.Contains([]string{"deletion", "removal", "eviction", "the pod is done", "restart of all"}, reason) {
-			continue
-		}
-		at := c.terms[0]
-		for _, o := range k.all {
-			if o.uid == c.uid && o != c && o.start < at && (!o.ended || o.end > at) && k.rank(o.name) > k.rank(c.name) && at < k.begin(c, first, grace)+grace-50*time.Millisecond {
-				shorter := slices.ContainsFunc(k.l.ends, func(e timedEnd) bool { return e.at <= at && e.at+e.grace <= at })
-				if !shorter {
-					k.h.broke("%s is stopped while %s runs (%s)", c, o, reason)
-				}
-			}
-		}
-	}
-}
-
-// rank returns a number that is greater the earlier a container is stopped.
-func (k *rules) rank(name string) int {
-	for i, c := range k.l.specs[0].pod.Spec.InitContainers {
-		if c.Name == name && name[0] == 's' {
-			return i
-		}
-	}
-	return 1000
-}
-
 // late: containers are restarted, and stopped after a failed probe, without much delay.
 func (k *rules) late() {
 	const most = 90 * time.Second
 	for _, c := range k.all {
-		spec := containerOf(k.l.specs[0].pod, c.name)
+		spec := containerOf(k.pod, c.name)
 		if spec == nil {
 			continue
 		}
@@ -149,9 +117,9 @@ func (k *rules) late() {
 			k.h.broke("%s runs until %v, its probe fails by %v", c, end, at)
 		}
 		if d := k.l.spec(end).Spec.ActiveDeadlineSeconds; d != nil {
-			limit := k.l.specs[0].at + time.Duration(*d+*k.l.specs[0].pod.Spec.TerminationGracePeriodSeconds)*time.Second + slack
+			limit := k.l.specs[0].at + time.Duration(*d+*k.pod.Spec.TerminationGracePeriodSeconds)*time.Second + slack
 			for _, s := range k.l.specs { // a deadline that was set late
-				limit = max(limit, s.at+time.Duration(*k.l.specs[0].pod.Spec.TerminationGracePeriodSeconds)*time.Second+slack)
+				limit = max(limit, s.at+time.Duration(*k.pod.Spec.TerminationGracePeriodSeconds)*time.Second+slack)
 			}
 			if end > limit && len(k.l.ends) == 0 && !k.h.agentAway(limit-most, end) {
 				k.h.broke("%s runs until %v, its deadline is %v", c, end, limit)
@@ -177,25 +145,13 @@ func (k *rules) failsBy(c *run, spec *corev1.Container) (time.Duration, bool) {
 	if p == nil || status == "" {
 		return 0, false
 	}
-	from, ok := parseBefore(status)
-	if !ok {
-		return 0, false
-	}
+	before, _, _ := strings.Cut(status, "=")
+	from, _ := time.ParseDuration(before)
 	from = max(from, time.Duration(p.InitialDelaySeconds)*time.Second, k.seconds(c, "listen-after"))
 	if s := spec.StartupProbe; s != nil {
 		from += time.Duration(s.InitialDelaySeconds+2*s.PeriodSeconds) * time.Second
 	}
-	return c.start + from + time.Duration(p.FailureThreshold+1)*time.Duration(p.PeriodSeconds)*time.Second + time.Duration(*k.l.specs[0].pod.Spec.TerminationGracePeriodSeconds)*time.Second, true
-}
-
-func parseBefore(text string) (time.Duration, bool) {
-	for i := range text {
-		if text[i] == '=' {
-			d, err := time.ParseDuration(text[:i])
-			return d, err == nil
-		}
-	}
-	return 0, false
+	return c.start + from + time.Duration(p.FailureThreshold+1)*time.Duration(p.PeriodSeconds)*time.Second + time.Duration(*k.pod.Spec.TerminationGracePeriodSeconds)*time.Second, true
 }
 
 // snapshot is what must not change at rest.
