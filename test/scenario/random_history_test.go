@@ -179,7 +179,7 @@ func (h *history) reboot() {
 	h.ShutDown()
 	h.record.mu.Lock()
 	for _, c := range h.record.runs {
-		if c.end >= h.away[len(h.away)-1].from { // nobody can know how it ended: it is reported as 137 ContainerStatusUnknown
+		if c.end >= h.away[len(h.away)-1].from { // how it ended cannot be known, so it is reported as 137 ContainerStatusUnknown
 			c.lost, c.code, c.oom = true, 137, false
 		}
 	}

@@ -89,8 +89,20 @@ func (k *rules) restartAlls() (at []time.Duration) {
 	return at
 }
 
+// lag returns how long after the begin of a sync a container may start that was planned then: after the pulls.
+func (k *rules) lag() time.Duration {
+	d := 5 * time.Second
+	for _, s := range k.l.specs {
+		if slices.ContainsFunc(mainContainers(s.pod), func(c *corev1.Container) bool { return c.Image == "slow:1" }) {
+			d += 20 * time.Second
+			break
+		}
+	}
+	return d
+}
+
 // since returns the runs in the sandbox of c that were before it, since the last restart of all containers.
-// A start within less than late after that may not have known of it.
+// A start within less than late after that may not have known of it, nor that of a regular container before all others.
 func (k *rules) since(c *run, late time.Duration) (before []*run) {
 	from := time.Duration(-1)
 	for _, at := range k.restartAlls() {
@@ -102,7 +114,8 @@ func (k *rules) since(c *run, late time.Duration) (before []*run) {
 		if o == c {
 			return before
 		}
-		if o.sandbox == c.sandbox && (o.start > from || o.start == from && o.name[0] != 'c') { // a regular one was about to start at that instant
+		unaware := from >= 0 && len(before) == 0 && o.name[0] == 'c' && o.start <= from+k.lag()
+		if o.sandbox == c.sandbox && o.start >= from && !unaware {
 			before = append(before, o)
 		}
 	}
@@ -117,7 +130,7 @@ func (k *rules) order() {
 		if c.name[0] == 'e' {
 			continue
 		}
-		if problem := k.outOfOrder(c, k.since(c, 0)); problem != "" && k.outOfOrder(c, k.since(c, 5*time.Second)) != "" {
+		if problem := k.outOfOrder(c, k.since(c, 0)); problem != "" && k.outOfOrder(c, k.since(c, k.lag())) != "" {
 			k.h.broke("%s %s", c, problem)
 		}
 	}

@@ -94,7 +94,7 @@ func (k *rules) reason(c *run, at time.Duration) (string, time.Duration) {
 		return "image", grace
 	}
 	for _, t := range k.restartAlls() {
-		if t >= c.start && t <= at {
+		if t >= c.start-k.lag() && t <= at {
 			return "restart of all", grace
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/sublet-dev/agent/podspec"
+	"github.com/sublet-dev/agent/runtime/runtimetest"
 )
 
 // attempt returns the run of a container with that number, or the last one before: a container that was created and
@@ -177,6 +178,9 @@ func (h *history) still() map[string]snapshot {
 			if d := h.desired[name].Spec.ActiveDeadlineSeconds; d != nil { // it does not pass during the restart
 				end := l.specs[0].at + time.Duration(*d)*time.Second
 				quiet = quiet && (end < h.record.now()-slack || end > h.record.now()+4*time.Minute)
+			}
+			if podspec.IsTerminalPhase(s.last.Phase) && h.faults.Strikes(runtimetest.Corrupt, "ListPodSandbox") {
+				quiet = false // only the next agent finds a sandbox that was hidden when the pod was stopped
 			}
 			for _, c := range runs {
 				quiet = quiet && h.record.now()-c.start > 6*time.Minute
