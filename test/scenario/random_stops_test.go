@@ -94,7 +94,7 @@ func (k *rules) reason(c *run, at time.Duration) (string, time.Duration) {
 		return "image", grace
 	}
 	for _, t := range k.restartAlls() {
-		if t >= c.start-k.lag() && t <= at {
+		if t >= c.start && t <= at {
 			return "restart of all", grace
 		}
 	}
@@ -115,6 +115,11 @@ func (k *rules) reason(c *run, at time.Duration) (string, time.Duration) {
 	for _, o := range k.all {
 		if o.sandbox == c.sandbox && o.outside && o.ended && o.end >= c.start {
 			return "sandbox", grace
+		}
+	}
+	for _, t := range k.restartAlls() { // the sync that has started it did not know of that
+		if t < c.start && t >= c.start-k.lag() && at <= c.start+k.lag() {
+			return "restart of all", grace
 		}
 	}
 	return "", 0
