@@ -35,7 +35,7 @@ func (k *rules) stops() {
 			earliest := max(begin+grace, first+min(grace, 2*time.Second))
 			for _, e := range k.l.ends {
 				if (e.container == "" || e.container == c.name) && e.at <= kill {
-					earliest = min(earliest, max(e.at, first)+e.grace)
+					earliest = min(earliest, max(max(e.at, begin)+e.grace, first+min(e.grace, 2*time.Second)))
 				}
 			}
 			if kill < earliest-50*time.Millisecond {
@@ -43,6 +43,9 @@ func (k *rules) stops() {
 			}
 		}
 		latest := first + grace
+		if reason == "probe" && spec.StartupProbe != nil { // only the liveness probe has a grace period
+			latest = first + time.Duration(*k.pod.Spec.TerminationGracePeriodSeconds)*time.Second
+		}
 		for _, e := range k.l.ends { // a request that comes meanwhile begins the stop again
 			if (e.container == "" || e.container == c.name) && e.at >= first && e.at <= latest {
 				latest = max(latest, e.at+e.grace)
