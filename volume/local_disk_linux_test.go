@@ -54,6 +54,9 @@ func newDisk(t *testing.T) (file, device string) {
 	if os.Geteuid() != 0 {
 		t.Skip("block devices need root and loop devices")
 	}
+	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
+		t.Skip("needs the Debian package e2fsprogs: ", err)
+	}
 	file = filepath.Join(t.TempDir(), "disk")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	require.NoError(t, os.Truncate(file, diskSize))
