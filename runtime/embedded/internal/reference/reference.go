@@ -18,11 +18,17 @@ type Reference struct {
 // dockerHub is the registry of references without one.
 const dockerHub = "docker.io"
 
+// maxLength is that of a reference, complete with its registry and tag.
+const maxLength = 512
+
 // Parse parses [registry/]path[:tag][@digest] as container tools do.
 func Parse(s string) (Reference, error) {
 	invalid := func(why string) error { return fmt.Errorf("invalid image reference %q: %s", s, why) }
-	if len(s) > 512 {
-		return Reference{}, fmt.Errorf("invalid image reference %.32q…: longer than 512 bytes", s)
+	tooLong := func() error {
+		return fmt.Errorf("invalid image reference %.32q…: longer than %d bytes with all its parts", s, maxLength)
+	}
+	if len(s) > maxLength {
+		return Reference{}, tooLong()
 	}
 	rest, digest, pinned := strings.Cut(s, "@")
 	if pinned {
@@ -60,6 +66,9 @@ func Parse(s string) (Reference, error) {
 		}
 	}
 	ref.Repo = host + "/" + path
+	if len(ref.String()) > maxLength {
+		return Reference{}, tooLong()
+	}
 	return ref, nil
 }
 

@@ -34,7 +34,7 @@ func TestParseReference(t *testing.T) {
 	for _, bad := range []string{
 		"", "UPPER", "a b", "x:", "x:-t", "/x", "x/", "x//y", "-x", "x-", "x@sha256:1", "x@md5:" + strings.Repeat("0", 64), "ho_st.com/x", "h:p/x",
 		"[::1/x", "[::1]5000/x", "[::1]:/x", "[::1]:p/x", "[1.2.3.4]/x", "[fe80::1%lo]/x", "[]/x", "x@sha512:" + strings.Repeat("0", 64),
-		strings.Repeat("x", 600), "a/../b", "x___y", "é",
+		strings.Repeat("x", 600), strings.Repeat("x", 500), "a/../b", "x___y", "é",
 	} {
 		_, err := Parse(bad)
 		assert.Error(t, err, bad)
