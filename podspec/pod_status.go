@@ -30,11 +30,16 @@ func IsTerminalPhase(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
+// SaysRejected reports whether a status is that of a pod that the node has rejected. It may
+// have run before, as until the node was started again: then it has the containers of that run.
+func SaysRejected(st *corev1.PodStatus) bool {
+	return st.Phase == corev1.PodFailed && st.Reason != "" && strings.HasPrefix(st.Message, RejectedPrefix)
+}
+
 // IsRejected reports whether a status is that of a pod that the node has rejected: none of
 // its containers was created.
 func IsRejected(st *corev1.PodStatus) bool {
-	return st.Phase == corev1.PodFailed && st.Reason != "" && strings.HasPrefix(st.Message, RejectedPrefix) &&
-		len(st.InitContainerStatuses)+len(st.ContainerStatuses)+len(st.EphemeralContainerStatuses) == 0
+	return SaysRejected(st) && len(st.InitContainerStatuses)+len(st.ContainerStatuses)+len(st.EphemeralContainerStatuses) == 0
 }
 
 // IsEvicted reports whether a status is that of a pod that was admitted and later evicted

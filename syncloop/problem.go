@@ -39,7 +39,7 @@ func (p *PodManager) Problems() []PodProblem {
 	var problems []PodProblem
 	for _, d := range p.desiredPods() {
 		st, ok := p.cfg.Statuses.Get(d.pod.UID)
-		if !ok || !saysRejected(&st) && !podspec.IsEvicted(&st) {
+		if !ok || !podspec.SaysRejected(&st) && !podspec.IsEvicted(&st) {
 			continue
 		}
 		pod := *d.pod

@@ -246,10 +246,5 @@ func isRejected(pod *corev1.Pod, st *corev1.PodStatus) bool {
 		return true
 	}
 	hasOwnPolicy := func(c corev1.Container) bool { return c.RestartPolicy != nil }
-	return saysRejected(st) && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && !slices.ContainsFunc(pod.Spec.Containers, hasOwnPolicy)
-}
-
-// saysRejected reports whether a status is that of a rejected pod, which may have run before.
-func saysRejected(st *corev1.PodStatus) bool {
-	return podspec.IsRejected(&corev1.PodStatus{Phase: st.Phase, Reason: st.Reason, Message: st.Message})
+	return podspec.SaysRejected(st) && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && !slices.ContainsFunc(pod.Spec.Containers, hasOwnPolicy)
 }
