@@ -20,8 +20,14 @@ type process struct {
 
 // exists reports whether p still runs.
 func (p process) exists() bool {
-	now, ok := readProcess(p.pid)
-	return ok && now.start == p.start
+	exists, _ := p.check()
+	return exists
+}
+
+// check is exists that reports why a process cannot be read.
+func (p process) check() (exists bool, err error) {
+	now, isRunning, err := readStat(p.pid)
+	return isRunning && now.start == p.start, err
 }
 
 // readProcess reads a process, and whether it is running.

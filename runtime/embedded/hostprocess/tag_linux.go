@@ -181,9 +181,9 @@ func members(tags map[tag]bool, ids map[string]bool) ([]process, error) {
 		if !tags[t] && (len(ids) == 0 || !ids[containerOf(pid)]) {
 			return
 		}
-		now, isRunning, err := readStat(pid)
+		exists, err := p.check()
 		note(err)
-		if isRunning && now.start == p.start {
+		if exists {
 			in[pid] = p
 		}
 	})
@@ -210,7 +210,7 @@ func (p process) kill() error {
 		}
 		return err
 	}
-	if now, isRunning, errRead := readStat(p.pid); isRunning && now.start == p.start { // so that fd is of this process
+	if exists, errRead := p.check(); exists { // so that fd is of this process
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 	} else {
 		err = errRead
