@@ -48,6 +48,7 @@ var (
 	_ Sink    = (*FileSink)(nil)
 	_ Deleter = (*FileSink)(nil)
 	_ Delayer = (*FileSink)(nil)
+	_ Keeper  = (*FileSink)(nil)
 )
 
 // NewFileSink returns a FileSink that uses the directory. It does no I/O: the
@@ -64,6 +65,9 @@ func NewFileSink(dir string) (*FileSink, error) {
 // cannot find out by itself, and in a burst of pods all of them would be written while the
 // first pods start. It must be called before the sink is given to a Manager.
 func (s *FileSink) DelayPending(d time.Duration) { s.pendingDelay = d }
+
+// KeepsDeleted implements Keeper. It is true.
+func (s *FileSink) KeepsDeleted() bool { return true }
 
 // Delay implements Delayer. It is 0 unless DelayPending was called.
 func (s *FileSink) Delay(st *corev1.PodStatus) time.Duration {

@@ -32,13 +32,20 @@ func (s *slowSink) DeleteStatus(context.Context, *corev1.Pod) error {
 	return nil
 }
 
+// decorated is a sink of an application with a FileSink in it.
+type decorated struct{ *status.FileSink }
+
 // ST-9: the file of a pod that is deleted and has finished stays until no source contains the pod, however long
 // other sinks take. They have one deletion, and the UID can be used again.
 func TestFileSink_KeepsDeletedPodsOfTheirSource(t *testing.T) {
-	for name, tc := range map[string]struct{ took, forget time.Duration }{
-		"the others have the deletion":                        {time.Second, time.Hour},
-		"the others have the status alone":                    {4 * time.Second, 6 * time.Second},
-		"no sink has anything when the source has removed it": {time.Second, 0},
+	for name, tc := range map[string]struct {
+		took, forget time.Duration
+		decorated    bool
+	}{
+		"the others have the deletion":                        {time.Second, time.Hour, false},
+		"the others have the status alone":                    {4 * time.Second, 6 * time.Second, false},
+		"no sink has anything when the source has removed it": {time.Second, 0, false},
+		"it is part of another sink":                          {time.Second, time.Hour, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -46,7 +53,11 @@ func TestFileSink_KeepsDeletedPodsOfTheirSource(t *testing.T) {
 				file, err := status.NewFileSink(dir)
 				require.NoError(t, err)
 				slow := &slowSink{took: tc.took}
-				m, stop := start(t, status.Config{Sinks: []status.Sink{slow, file}})
+				var sink status.Sink = file
+				if tc.decorated {
+					sink = decorated{file}
+				}
+				m, stop := start(t, status.Config{Sinks: []status.Sink{slow, sink}})
 				files := func() int {
 					pods, err := file.Load()
 					require.NoError(t, err)

@@ -54,9 +54,9 @@ type sinkQueue struct {
 
 func newSinkQueue(m *Manager, n int, sink Sink) *sinkQueue {
 	delayer, _ := sink.(Delayer)
-	_, keeps := sink.(*FileSink)
+	keeper, ok := sink.(Keeper)
 	return &sinkQueue{
-		m: m, n: n, sink: sink, delayer: delayer, keeps: keeps,
+		m: m, n: n, sink: sink, delayer: delayer, keeps: ok && keeper.KeepsDeleted(),
 		wake:     make(chan struct{}, 1),
 		items:    make(map[types.UID]*queuedPod),
 		ready:    priority.New(waitsLonger),
