@@ -45,10 +45,10 @@ type FileSink struct {
 }
 
 var (
-	_ Sink    = (*FileSink)(nil)
-	_ Deleter = (*FileSink)(nil)
-	_ Delayer = (*FileSink)(nil)
-	_ Keeper  = (*FileSink)(nil)
+	_ Sink     = (*FileSink)(nil)
+	_ Deleter  = (*FileSink)(nil)
+	_ Delayer  = (*FileSink)(nil)
+	_ Retainer = (*FileSink)(nil)
 )
 
 // NewFileSink returns a FileSink that uses the directory. It does no I/O: the
@@ -66,8 +66,8 @@ func NewFileSink(dir string) (*FileSink, error) {
 // first pods start. It must be called before the sink is given to a Manager.
 func (s *FileSink) DelayPending(d time.Duration) { s.pendingDelay = d }
 
-// KeepsDeleted implements Keeper. It is true.
-func (s *FileSink) KeepsDeleted() bool { return true }
+// RetainsDeleted implements Retainer. It is true.
+func (s *FileSink) RetainsDeleted() bool { return true }
 
 // Delay implements Delayer. It is 0 unless DelayPending was called.
 func (s *FileSink) Delay(st *corev1.PodStatus) time.Duration {

@@ -333,7 +333,7 @@ func (m *Manager) Resend(uid types.UID) {
 //
 // The deletion of a finished pod with a deletion timestamp is sent without Forget: an
 // API server contains the pod until it receives the deletion. Forget then only
-// removes it from memory, and from the sinks that keep it until then: see Keeper.
+// removes it from memory, and from the sinks that keep it until then: see Retainer.
 func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

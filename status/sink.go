@@ -22,16 +22,16 @@ type Sink interface {
 // Deleter is an optional interface of a Sink. DeleteStatus is called when a pod is
 // deleted and finished: no source contains it any more or it has a deletion
 // timestamp, its containers and resources were removed, and its last status was
-// sent. After an error the call is repeated. A Keeper is called when no source
+// sent. After an error the call is repeated. A Retainer is called when no source
 // contains the pod any more.
 type Deleter interface {
 	DeleteStatus(ctx context.Context, pod *corev1.Pod) error
 }
 
-// Keeper is an optional interface of a Deleter. If KeepsDeleted returns true, which is asked once, the sink keeps
+// Retainer is an optional interface of a Deleter. If RetainsDeleted returns true, which is asked once, the sink keeps
 // a pod that is deleted and finished until no source contains it, as one must that tells the next process how pods ended.
-type Keeper interface {
-	KeepsDeleted() bool
+type Retainer interface {
+	RetainsDeleted() bool
 }
 
 // Delayer is an optional interface of a Sink. Delay returns how long the first status of a

@@ -54,9 +54,9 @@ type sinkQueue struct {
 
 func newSinkQueue(m *Manager, n int, sink Sink) *sinkQueue {
 	delayer, _ := sink.(Delayer)
-	keeper, ok := sink.(Keeper)
+	retainer, ok := sink.(Retainer)
 	return &sinkQueue{
-		m: m, n: n, sink: sink, delayer: delayer, keeps: ok && keeper.KeepsDeleted(),
+		m: m, n: n, sink: sink, delayer: delayer, keeps: ok && retainer.RetainsDeleted(),
 		wake:     make(chan struct{}, 1),
 		items:    make(map[types.UID]*queuedPod),
 		ready:    priority.New(waitsLonger),
