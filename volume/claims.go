@@ -84,7 +84,7 @@ func (m *Manager) findClaimed(ctx context.Context, r *request, name string) (c c
 		return c, fmt.Errorf("PersistentVolumeClaim %s: %w", full, err)
 	}
 	switch {
-	case c.claim.DeletionTimestamp != nil && !slices.Contains(c.claim.Finalizers, claimProtection):
+	case isDeleted(c.claim, r.pod):
 		return c, fmt.Errorf("PersistentVolumeClaim %s is being deleted", full)
 	case c.claim.Spec.VolumeName == "" || c.claim.Status.Phase != corev1.ClaimBound:
 		return c, fmt.Errorf("PersistentVolumeClaim %s is not bound to a volume", full)
@@ -98,6 +98,13 @@ func (m *Manager) findClaimed(ctx context.Context, r *request, name string) (c c
 		return c, fmt.Errorf("PersistentVolume %s is bound to the claim %s/%s, not to %s", c.volume.Name, ref.Namespace, ref.Name, full)
 	}
 	return c, m.checkNode(c.volume)
+}
+
+// isDeleted reports whether a claim was deleted and is not kept for the pod: nothing protects it,
+// or the pod was created later.
+func isDeleted(claim *corev1.PersistentVolumeClaim, pod *corev1.Pod) bool {
+	deleted := claim.DeletionTimestamp
+	return deleted != nil && (!slices.Contains(claim.Finalizers, claimProtection) || deleted.Before(&pod.CreationTimestamp))
 }
 
 // checkNode checks that a volume with a path on a node is one of this node: on another one

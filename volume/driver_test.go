@@ -231,10 +231,16 @@ func TestMount_KeepsKnownClaims(t *testing.T) {
 // The usual deleted claim waits for the pod that uses it, also if the agent is started meanwhile.
 func TestMount_DeletedClaimInUse(t *testing.T) {
 	claims := boundClaim(nfs())
-	claims.claim.DeletionTimestamp, claims.claim.Finalizers = new(metav1.Time), []string{"kubernetes.io/pvc-protection"}
-	volumes, err := driverManager(t, claims, new(fakeDriver)).Mount(t.Context(), claimPod(viaClaim(false)), nil)
+	deleted := metav1.Now()
+	claims.claim.DeletionTimestamp, claims.claim.Finalizers = &deleted, []string{"kubernetes.io/pvc-protection"}
+	pod := claimPod(viaClaim(false))
+	pod.CreationTimestamp = deleted
+	volumes, err := driverManager(t, claims, new(fakeDriver)).Mount(t.Context(), pod, nil)
 	require.NoError(t, err)
 	assert.Contains(t, volumes, "data")
+	pod.CreationTimestamp = metav1.NewTime(deleted.Add(time.Second)) // it would keep the claim from ever going
+	_, err = driverManager(t, claims, new(fakeDriver)).Mount(t.Context(), pod, nil)
+	require.ErrorContains(t, err, "PersistentVolumeClaim default/data is being deleted")
 }
 
 func TestMount_LocalVolumes(t *testing.T) {
