@@ -276,6 +276,13 @@ func (s *podStore) fail(err error) {
 	}
 }
 
+// failed reports whether the API server cannot be listed or watched.
+func (s *podStore) failed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err != nil
+}
+
 // observe stores the response to a request that created or patched a pod, unless the
 // store has a newer version. It does nothing while the pods are not watched, as nothing
 // would update it.

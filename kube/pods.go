@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,7 +119,7 @@ func (p *Pods) run(ctx context.Context, r *cache.Reflector) {
 	backOff := minPodsBackOff
 	for ctx.Err() == nil {
 		startTime := time.Now()
-		if err := r.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
+		if err := r.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil && !p.k.store.failed() { // else a source error
 			p.k.cfg.Logger.Warn("listing and watching pods failed", logattr.Err(err))
 		}
 		if time.Since(startTime) > maxPodsBackOff {
@@ -136,6 +138,17 @@ func (p *Pods) record(ctx context.Context, o metav1.ListOptions, err error) {
 	case ctx.Err() != nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err): // listed again at once
 	case o.SendInitialEvents != nil && apierrors.IsInvalid(err): // a server without watch-list
 	default:
-		p.k.store.fail(fmt.Errorf("%w: list and watch pods: %w", podsource.ErrUnavailable, err))
+		p.k.store.fail(fmt.Errorf("%w: list and watch pods: %w", podsource.ErrUnavailable, withoutQuery(err)))
 	}
+}
+
+// withoutQuery returns the error of a request without the query of its URL, which is another one
+// at each attempt.
+func withoutQuery(err error) error {
+	var e *url.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	address, _, _ := strings.Cut(e.URL, "?")
+	return &url.Error{Op: e.Op, URL: address, Err: e.Err}
 }

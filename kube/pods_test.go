@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/internal/kubetest"
+	"github.com/sublet-dev/agent/internal/logtest"
+	"github.com/sublet-dev/agent/kube"
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
 )
@@ -112,6 +115,29 @@ func TestPods_BacksOffWithJitter(t *testing.T) {
 		assert.Greater(t, n, 60)
 		require.True(t, w.last().Incomplete, "no pod is known to be removed")
 		require.Len(t, w.last().Errors, 1)
+	})
+}
+
+// One outage is one source error, however often and in whichever way the server is asked meanwhile. KU-11
+func TestPods_ReportsAnOutageOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake, log := kubetest.NewFake(t), new(logtest.Buffer)
+		fake.Put("pods", newTestPod("a"))
+		k, err := kube.New(kube.Config{Client: fake.Client(), NodeName: nodeName, Logger: logtest.NewLogger(log, slog.LevelWarn)})
+		require.NoError(t, err)
+		w := watchPods(t, k.Pods())
+		fake.Intercept = func(rw http.ResponseWriter, _ *http.Request) bool {
+			conn, _, err := http.NewResponseController(rw).Hijack()
+			require.NoError(t, err)
+			_, _ = conn.Write([]byte("no HTTP\r\n\r\n"))
+			_ = conn.Close()
+			return true
+		}
+		fake.CutWatches(false)
+		time.Sleep(time.Hour)
+		require.Len(t, w.last().Errors, 1)
+		require.Equal(t, 2, w.sets, "the pods, and the outage")
+		require.Empty(t, log.String())
 	})
 }
 
