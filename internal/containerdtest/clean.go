@@ -158,19 +158,31 @@ func RemoveCgroups(parent string) {
 	}
 }
 
-// killShims ends shims of this node that outlived the daemon.
-func (n *Node) killShims() {
-	dirs, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well-formed
-	for _, f := range dirs {
+// Shims returns the processes of the node's shims by the ids of their sandboxes.
+func (n *Node) Shims() map[string][]int {
+	shims := map[string][]int{}
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well-formed
+	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			continue
 		}
-		cmd := string(b)
-		if !strings.Contains(cmd, "containerd-shim") || !strings.Contains(cmd, n.Socket) {
+		args := strings.Split(string(b), "\x00")
+		id := slices.Index(args, "-id") + 1
+		if !strings.Contains(args[0], "containerd-shim") || !strings.Contains(string(b), n.Socket) || id == 0 || id == len(args) {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
+			shims[args[id]] = append(shims[args[id]], pid)
+		}
+	}
+	return shims
+}
+
+// killShims ends shims of this node that outlived the daemon.
+func (n *Node) killShims() {
+	for _, pids := range n.Shims() {
+		for _, pid := range pids {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}

@@ -324,6 +324,14 @@ func (n *Node) StopDaemon(t testing.TB, sig syscall.Signal) {
 	n.cmd = nil
 }
 
+// Signal sends a signal to the daemon, such as SIGSTOP.
+func (n *Node) Signal(t testing.TB, sig syscall.Signal) {
+	t.Helper()
+	if err := n.cmd.Process.Signal(sig); err != nil {
+		t.Errorf("signal containerd: %v", err)
+	}
+}
+
 // Log is the tail of the daemon's log.
 func (n *Node) Log() string {
 	b, err := os.ReadFile(filepath.Join(n.dir, "containerd.log"))
