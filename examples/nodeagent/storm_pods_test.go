@@ -247,7 +247,9 @@ func (s *storm) left() error {
 			add("cgroup %s", c)
 		}
 	}
-	for _, pattern := range []string{s.root + "/pods/*", s.logs + "/*", s.statuses + "/*"} {
+	// An agent that is killed before it has marked a log directory, or after it has removed the mark, leaves it empty: it may be
+	// another's then.
+	for _, pattern := range []string{s.root + "/pods/*", s.logs + "/*/*", s.statuses + "/*"} {
 		if files, _ := filepath.Glob(pattern); len(files) > 0 { // the pattern is well-formed
 			add("files %v", files)
 		}
