@@ -25,7 +25,7 @@ import (
 // TestRandomPods plays random histories of random pods, half of them with random faults between agent and runtime, and
 // checks what has happened against rules that follow from the API and not from the code: in which order containers start
 // and stop, when they are restarted, how they are stopped, when pods end, and that each status says what is so.
-// // RT-4, RT-5, RT-6, RT-8, RT-9, PW-4, PS-5, ST-2, ST-3, ST-5, AG-4
+// RT-4, RT-5, RT-6, RT-8, RT-9, PW-4, PS-5, ST-2, ST-3, ST-5, AG-4
 //
 // SUBLET_RANDOM_SEEDS=1000 go test -run TestRandomPods ./test/scenario plays more seeds, and with -run 'TestRandomPods/17$'
 // repeats one of them.
