@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -76,6 +77,40 @@ func TestReader_FollowsUntilContainerEnds(t *testing.T) {
 		require.NoError(t, <-f.done)
 		assert.Equal(t, numbered(3, 4)+"cut off\n", f.take())
 	})
+}
+
+// Who follows a log in which nothing is written learns that it is there: a server answers its client then. OP-5
+func TestReader_FollowsSilentLog(t *testing.T) {
+	l := newTestLog(t)
+	synctest.Test(t, func(t *testing.T) {
+		var written [2]atomic.Int32
+		var stopped atomic.Bool
+		done := make(chan error, len(written))
+		for i := range written {
+			var out [2]io.Writer // stdout alone, and stderr alone
+			out[i] = writerFunc(func([]byte) { written[i].Add(1) })
+			go func() {
+				done <- l.reader().Copy(t.Context(), out[0], out[1], podlogs.Log{Path: logFile, IsRunning: func() bool { return !stopped.Load() }}, &corev1.PodLogOptions{Follow: true})
+			}()
+		}
+		pause()
+		assert.Zero(t, written[0].Load()+written[1].Load(), "there is no log yet")
+		l.raw("")
+		pause()
+		stopped.Store(true)
+		for i := range written {
+			require.NoError(t, <-done)
+			assert.EqualValues(t, 1, written[i].Load())
+		}
+	})
+}
+
+// writerFunc is called with what is written.
+type writerFunc func(b []byte)
+
+func (f writerFunc) Write(b []byte) (int, error) {
+	f(b)
+	return len(b), nil
 }
 
 func TestReader_FollowsTail(t *testing.T) {

@@ -59,7 +59,8 @@ func New(cfg Config) (*Reader, error) {
 // and one that is nil is not written to. Copy returns at the end of what there was
 // when it began, or after LimitBytes. With Follow it returns when the container has ended
 // and all was written, or with the cause of ctx. Previous and Container are the choice of the caller:
-// see Find. What was read is written before Copy waits for more.
+// see Find. What was read is written before Copy waits for more, if only nothing: a Write of
+// no bytes tells that the log is there.
 func (r *Reader) Copy(ctx context.Context, stdout, stderr io.Writer, log Log, o *corev1.PodLogOptions) error {
 	if err := Validate(o); err != nil {
 		return err
@@ -67,7 +68,10 @@ func (r *Reader) Copy(ctx context.Context, stdout, stderr io.Writer, log Log, o 
 	if !filepath.IsLocal(log.Path) {
 		return fmt.Errorf("read log %q: %w", log.Path, fs.ErrInvalid)
 	}
-	c := &copier{ctx: ctx, log: log, reader: r, out: newPrinter(stdout, stderr, o, time.Now()), follow: o.Follow, lines: newLineReader(nil)}
+	c := &copier{ctx: ctx, log: log, reader: r, out: newPrinter(stdout, stderr, o, time.Now()), follow: o.Follow, lines: newLineReader(nil), first: stdout}
+	if stdout == nil {
+		c.first = stderr
+	}
 	err := c.copy(o.TailLines)
 	if !errors.Is(err, errLimit) && err != nil {
 		return fmt.Errorf("read log %s: %w", log.Path, err)
@@ -82,6 +86,7 @@ type copier struct {
 	reader *Reader
 	out    *printer
 	lines  *lineReader
+	first  io.Writer // of the two; may be nil
 	follow bool
 	dir    *logDir
 	wake   <-chan struct{}
@@ -98,6 +103,11 @@ func (c *copier) copy(tailLines *int64) error {
 		return err
 	}
 	defer func() { closeFile(newest) }()
+	if c.follow && c.first != nil {
+		if _, err := c.first.Write(nil); err != nil { // a server answers its client before the first line
+			return err
+		}
+	}
 	end := newest.info.Size()
 	start := position{}
 	if tailLines != nil {

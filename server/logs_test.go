@@ -126,6 +126,9 @@ func TestContainerLogs_Follow(t *testing.T) {
 	n := newFakeNode(t)
 	lines, ended := make(chan string), make(chan error, 1)
 	n.log = func(ctx context.Context, _ *corev1.PodLogOptions, stdout, _ io.Writer) error {
+		if _, err := stdout.Write(nil); err != nil { // the client is answered before the first line
+			return err
+		}
 		for {
 			select {
 			case line := <-lines:
@@ -144,10 +147,11 @@ func TestContainerLogs_Follow(t *testing.T) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.addr+logPath+"?follow=true", http.NoBody)
 	require.NoError(t, err)
 	r.Header.Set("Authorization", "Bearer good")
-	go func() { lines <- "first\n" }()
 	resp, err := s.client(t).Do(r)
 	require.NoError(t, err)
 	defer resp.Body.Close()
+	assert.Equal(t, http.StatusOK, resp.StatusCode)
+	lines <- "first\n"
 	for _, want := range []string{"first\n", "second\n", "third\n"} {
 		got := make([]byte, len(want))
 		_, err = io.ReadFull(resp.Body, got)

@@ -22,7 +22,8 @@ type (
 		// ReadLog writes the log of opts.Container to stdout and stderr, one of which may
 		// be nil. It returns when the log is complete; with opts.Follow, when the
 		// container has terminated. An error before the first write is a response with
-		// status 400, as the kubelet's.
+		// status 400, as the kubelet's. A write of no bytes answers a client that follows a
+		// log in which nothing is written yet.
 		ReadLog(ctx context.Context, pod *corev1.Pod, opts *corev1.PodLogOptions, stdout, stderr io.Writer) error
 	}
 

@@ -80,6 +80,31 @@ func TestRuntime_ReadLog_ClosesLog(t *testing.T) {
 	assert.Equal(t, 1, log.closed)
 }
 
+// Who follows a log in which nothing is written learns that it is there.
+func TestRuntime_ReadLog_FollowsSilentLog(t *testing.T) {
+	log, end := io.Pipe()
+	isThere, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- newTestRuntime(t, logging{memory: newMemory(), log: log}).ReadLog(t.Context(), newTestPod("web"), "c", &corev1.PodLogOptions{Follow: true},
+			writerFunc(func([]byte) { close(isThere) }), nil)
+	}()
+	select {
+	case <-isThere:
+	case <-time.After(time.Minute):
+		t.Error("nothing was written")
+	}
+	require.NoError(t, end.Close())
+	require.NoError(t, <-done)
+}
+
+// writerFunc is called with what is written.
+type writerFunc func(b []byte)
+
+func (f writerFunc) Write(b []byte) (int, error) {
+	f(b)
+	return len(b), nil
+}
+
 // panicking is a log that has nothing, and panics when it is closed during a Read.
 type panicking struct{ closed chan struct{} }
 

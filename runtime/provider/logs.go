@@ -37,7 +37,12 @@ func (r *Runtime) ReadLog(ctx context.Context, pod *corev1.Pod, container string
 		stop := context.AfterFunc(ctx, func() { // a Read may block
 			safe.Do(r.cfg.Logger, "close log", func() { _ = log.Close() })
 		})
-		_, err = io.Copy(stdout, log)
+		if opts.Follow {
+			_, err = stdout.Write(nil) // a server answers its client before the first line
+		}
+		if err == nil {
+			_, err = io.Copy(stdout, log)
+		}
 		if stop() {
 			_ = log.Close()
 		}
