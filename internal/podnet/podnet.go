@@ -76,9 +76,9 @@ func (c *Container) NewRequest(ctx context.Context, a *corev1.HTTPGetAction, use
 	if scheme != "http" && scheme != "https" {
 		return nil, fmt.Errorf("invalid scheme %q", a.Scheme)
 	}
-	u = &url.URL{Scheme: scheme, Host: address, Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery}
+	u = &url.URL{Scheme: scheme, Host: address, Path: u.Path, RawPath: u.RawPath, ForceQuery: u.ForceQuery, RawQuery: u.RawQuery}
 	if !strings.HasPrefix(u.Path, "/") {
-		u.Path, u.RawPath = "/"+u.Path, ""
+		u.Path, u.RawPath = "/"+u.Path, "/"+u.RawPath // that of a path without one is invalid, and ignored
 	}
 	req, err := http.NewRequestWithContext(context.WithValue(ctx, requestKey{}, ctx), http.MethodGet, u.String(), nil)
 	if err != nil {

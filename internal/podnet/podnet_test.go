@@ -52,7 +52,7 @@ func TestContainer_Address(t *testing.T) {
 func TestContainer_NewRequestURL(t *testing.T) {
 	for path, want := range map[string]string{
 		"": "http://10.0.0.1:8080/", "/": "http://10.0.0.1:8080/", "healthz": "http://10.0.0.1:8080/healthz", "/a?b=c": "http://10.0.0.1:8080/a?b=c",
-		"/a%2Fb": "http://10.0.0.1:8080/a%2Fb", "a%2Fb": "http://10.0.0.1:8080/a/b", "/%zz": "http://10.0.0.1:8080/%25zz",
+		"/a%2Fb": "http://10.0.0.1:8080/a%2Fb", "a%2Fb": "http://10.0.0.1:8080/a%2Fb", "/a?": "http://10.0.0.1:8080/a?", "?": "http://10.0.0.1:8080/?", "/%zz": "http://10.0.0.1:8080/%25zz",
 		"//user:pw@other.example/x": "http://10.0.0.1:8080/x", "https://other.example/y#z": "http://10.0.0.1:8080/y", "a:b": "http://10.0.0.1:8080/",
 	} {
 		req, err := container().NewRequest(t.Context(), &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("web")}, "test")
