@@ -44,7 +44,9 @@ func ParseReference(name string) (Reference, error) {
 	switch {
 	case split && isRegistry(first):
 		r.Registry, r.Path = first, more
-		if !registryForm(first) {
+		// A name with underscores is none by the grammar, which takes it for a part of the path; runtimes ask
+		// the host of that name all the same.
+		if !registryForm(first) && !pathForm(first) {
 			return Reference{}, bad("the registry is malformed")
 		}
 	default:

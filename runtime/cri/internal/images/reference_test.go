@@ -30,6 +30,7 @@ func TestParseReference(t *testing.T) {
 		strings.Repeat("a", 63) + "g":             {DockerHub, "library/" + strings.Repeat("a", 63) + "g", "", ""},
 		"Registry/lower":                          {"Registry", "lower", "", ""},
 		"registry.k8s.io/pause:3.10":              {"registry.k8s.io", "pause", "3.10", ""},
+		"my_registry.lan/lab/busybox:1":           {"my_registry.lan", "lab/busybox", "1", ""},
 		strings.Repeat("a/", 20) + "b:c":          {DockerHub, strings.Repeat("a/", 20) + "b", "c", ""},
 	} {
 		got, err := ParseReference(name)
@@ -37,7 +38,7 @@ func TestParseReference(t *testing.T) {
 		assert.Equal(t, want, got, name)
 	}
 	for _, name := range []string{
-		"", " ", "a b", "UPPER", "a/UPPER", "a:", "a:b c", "a@", "a@sha256:xyz", "a//b", "/a", "a/", "reg.example/", ":5000/a", "-a", "a:-", "host:port/a",
+		"", " ", "a b", "UPPER", "a/UPPER", "a:", "a:b c", "a@", "a@sha256:xyz", "a//b", "/a", "a/", "reg.example/", ":5000/a", "-a", "a:-", "host:port/a", "my_registry.lan:5000/a", "My_registry.lan/a", "_registry.lan/a",
 		strings.Repeat("a", 5000), "reg.example/" + strings.Repeat("a", 256), strings.Repeat("b/", 130) + "b",
 		strings.Repeat("a", 64), "a@" + strings.ToUpper(sha), "a@sha256:" + strings.Repeat("A", 64), "a@sha256:" + strings.Repeat("a", 63),
 		"a@sha1:" + strings.Repeat("a", 40), "a@foo:" + strings.Repeat("0", 32), "a@sha512:" + strings.Repeat("0", 64), "a@:" + strings.Repeat("0", 64),
