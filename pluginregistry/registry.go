@@ -199,8 +199,8 @@ func isClosed(done <-chan struct{}) bool {
 	}
 }
 
-// sockets returns the sockets in the directory. Names that begin with a dot are left out,
-// as in the kubelet. Known ones below what cannot be read are among them: they are not gone.
+// sockets returns the sockets in the directory, and the links to sockets. Names that begin with a dot
+// are left out, as in the kubelet. Known ones below what cannot be read are among them: they are not gone.
 func (r *Registry) sockets() (map[string]fileID, error) {
 	found, unread := map[string]fileID{}, map[string]bool{}
 	keep := func(path string, err error) {
@@ -216,21 +216,25 @@ func (r *Registry) sockets() (map[string]fileID, error) {
 			r.cfg.Logger.Warn("plugin sockets not read", slog.String("path", path), logattr.Err(err))
 		}
 	}
-	err := filepath.WalkDir(r.cfg.Dir, func(path string, e fs.DirEntry, err error) error {
+	root := r.cfg.Dir + string(filepath.Separator) // of a link, the directory that it leads to
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		switch {
-		case err != nil && path == r.cfg.Dir:
+		case err != nil && path == root:
 			return err
 		case err != nil:
 			keep(path, err)
 			return nil
-		case strings.HasPrefix(e.Name(), ".") && path != r.cfg.Dir && e.IsDir():
+		case strings.HasPrefix(e.Name(), ".") && path != root && e.IsDir():
 			return fs.SkipDir
-		case strings.HasPrefix(e.Name(), ".") || e.Type()&fs.ModeSocket == 0:
+		case strings.HasPrefix(e.Name(), ".") || e.Type()&(fs.ModeSocket|fs.ModeSymlink) == 0:
 			return nil
 		}
-		info, err := e.Info()
+		info, err := os.Stat(path)
 		if err != nil {
 			keep(path, err)
+			return nil
+		}
+		if info.Mode()&fs.ModeSocket == 0 {
 			return nil
 		}
 		id := fileID{modTime: info.ModTime()}
