@@ -61,13 +61,19 @@ func readConfigFile(path string) ([]configv1.CredentialProvider, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	group, version, _ := strings.Cut(cfg.APIVersion, "/")
-	if cfg.Kind != configKind || group != configv1.GroupName || version != "v1" && version != "v1beta1" {
+	if cfg.Kind != configKind || group != configv1.GroupName || !isVersion(version) {
 		return nil, fmt.Errorf("%s: is a %s of %s, must be a %s of %s", path, cfg.Kind, cfg.APIVersion, configKind, configv1.SchemeGroupVersion)
 	}
 	if len(cfg.Providers) == 0 {
 		return nil, fmt.Errorf("%s: providers: at least one required", path)
 	}
 	return cfg.Providers, nil
+}
+
+// isVersion reports whether a version of the configuration, or of the API of plugins, is one that a kubelet takes. What they
+// have in common has the same form in all.
+func isVersion(version string) bool {
+	return slices.Contains([]string{"v1", "v1beta1", "v1alpha1"}, version)
 }
 
 // check returns all errors of the providers.
@@ -87,7 +93,7 @@ func check(providers []configv1.CredentialProvider, binDir string, hasAccounts b
 			fail("name: used twice")
 		}
 		names[p.Name] = true
-		if p.APIVersion != apiv1.SchemeGroupVersion.String() && p.APIVersion != apiv1.GroupName+"/v1beta1" {
+		if group, version, _ := strings.Cut(p.APIVersion, "/"); group != apiv1.GroupName || !isVersion(version) {
 			fail("apiVersion: %q is not supported, only %s", p.APIVersion, apiv1.SchemeGroupVersion)
 		}
 		if len(p.MatchImages) == 0 {

@@ -30,7 +30,11 @@ func TestReadConfig_EachFault(t *testing.T) {
 	for _, c := range []struct{ replace, with, err string }{
 		{"", "", ""},
 		{"kubelet.config.k8s.io/v1\n", "kubelet.config.k8s.io/v1beta1\n", ""},
+		{"kubelet.config.k8s.io/v1\n", "kubelet.config.k8s.io/v1alpha1\n", ""},
 		{"kubelet.k8s.io/v1,", "kubelet.k8s.io/v1beta1,", ""},
+		{"kubelet.k8s.io/v1,", "kubelet.k8s.io/v1alpha1,", ""},
+		{"kubelet.k8s.io/v1,", "kubelet.k8s.io/v2,", "is not supported"},
+		{"credentialprovider.kubelet.k8s.io/v1,", "v1,", "is not supported"},
 		{"kind: CredentialProviderConfig", "kind: Other", "is a Other of"},
 		{"kubelet.config.k8s.io", "other.k8s.io", "of other.k8s.io/v1"},
 		{"config.k8s.io/v1\n", "config.k8s.io/v2\n", "of kubelet.config.k8s.io/v2"},
