@@ -34,7 +34,7 @@ func ParseThresholds(hard, soft, softGrace, minReclaim string) ([]Threshold, err
 	errs := []error{err1, err2, err3, err4}
 	for i := range softs {
 		grace, ok := graces[softs[i].Signal]
-		if !ok && err1 == nil {
+		if !ok && err1 == nil && !softs[i].Value.isOff() {
 			errs = append(errs, fmt.Errorf("eviction-soft: %q has no grace period", softs[i]))
 		}
 		softs[i].GracePeriod = grace

@@ -92,6 +92,7 @@ func TestParseSoft(t *testing.T) {
 	for _, tc := range []struct{ soft, grace, reclaim, err string }{
 		{soft: "memory.available<1Gi", grace: "memory.available=1m30s"},
 		{soft: "memory.available<1Gi,pid.available<9", grace: "memory.available=1m, pid.available=1h", reclaim: "memory.available=10%,nodefs.available=500Mi"},
+		{soft: "memory.available<0%,pid.available<100%"}, // both are off
 		{soft: "memory.available<1Gi", err: `eviction-soft: "memory.available<1Gi" has no grace period`},
 		{soft: "memory.available<1Gi", grace: "pid.available=1m", err: `eviction-soft: "memory.available<1Gi" has no grace period`},
 		{grace: "pid.available=1m"},
