@@ -186,16 +186,27 @@ func (c *Collector) execute(ctx context.Context, l snapshot) (Result, error) {
 		switch {
 		case err == nil:
 			result.BytesFreed = freed
-			continue
 		case ctx.Err() == nil:
 			result.BytesFreed += choice.Image.Bytes // an estimate, as in the plan
 		}
-		errs = append(errs, err)
+		if choice.Reason == ReasonMaxAge && !isAboveHigh(l, result.BytesFreed) {
+			result.BytesToFree = 0
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if result.BytesFreed < result.BytesToFree && !l.state.AllUnused {
 		errs = append(errs, &InsufficientSpaceError{BytesToFree: result.BytesToFree, BytesFreed: result.BytesFreed})
 	}
 	return result, errors.Join(errs...)
+}
+
+// isAboveHigh reports whether disk usage is at the high threshold when so many bytes have been freed.
+// If the images above the maximum age, which are removed first, have freed enough, no others are.
+func isAboveHigh(l snapshot, freed uint64) bool {
+	l.fs.AvailableBytes += freed
+	return BytesToFree(l.fs, l.policy) > 0
 }
 
 // remove removes an image unless it has come into use since it was chosen, under any

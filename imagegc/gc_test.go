@@ -289,6 +289,27 @@ func TestCollector_RemovesNoMoreThanNeeded(t *testing.T) {
 	})
 }
 
+// IG-1, IG-2: if the removal of old images brings the usage below the high threshold, no other one is removed.
+func TestCollector_MaxAgeIsEnough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(1000)
+		c := collector(t, imagegc.Config{Images: s, Policy: imagegc.Policy{MaxAge: 24 * time.Hour}})
+		old := s.pull("old", 40)
+		_, err := c.Collect(t.Context())
+		require.NoError(t, err)
+		time.Sleep(24 * time.Hour)
+		s.pull("new", 700)
+		_, err = c.Collect(t.Context())
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		s.pull("late", 140)
+		result, err := c.Collect(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []string{old}, s.removed)
+		assert.Zero(t, result.BytesToFree)
+	})
+}
+
 // IG-2
 func TestCollector_MaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
