@@ -22,7 +22,7 @@ func Requests(pod *corev1.Pod) corev1.ResourceList {
 func Limits(pod *corev1.Pod) corev1.ResourceList {
 	total := LimitSum(pod)
 	for name := range total {
-		if _, ok := podLevel(pod, limitsOf)[name]; !ok && unbounded(pod, name) {
+		if own := podLevel(pod, limitsOf)[name]; own.Sign() <= 0 && unbounded(pod, name) {
 			delete(total, name)
 		}
 	}
