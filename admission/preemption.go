@@ -19,8 +19,8 @@ import (
 // Guaranteed pods are spared before burstable ones, and these before pods of best effort;
 // within a class few pods are chosen: those that have most of what is missing, and of
 // equal ones that with the lower priority, then with the smaller requests. These are the
-// kubelet's rules, except that a chosen pod is spared if the others have enough without
-// it.
+// kubelet's rules, except that it does not compare priorities there, and that a chosen pod
+// is spared if the others have enough without it.
 //
 // Other reasons to reject the pod are not checked: Admit does, without the victims.
 func (a *Admitter) Victims(pod *corev1.Pod, others []*corev1.Pod, mayPreempt func(*corev1.Pod) bool) (victims []*corev1.Pod, ok bool) {
