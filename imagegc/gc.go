@@ -109,7 +109,7 @@ func (h Hooks) guarded(log *slog.Logger) Hooks {
 // Result is the result of a collection.
 type Result struct {
 	Removed     []Decision
-	BytesToFree uint64 // 0 if the disk usage was below the high threshold, or all unused images were removed
+	BytesToFree uint64 // 0 if the disk usage was below the high threshold, maybe once images above the maximum age were removed
 	BytesFreed  uint64 // measured on the file system
 	Duration    time.Duration
 }
@@ -241,8 +241,8 @@ func (c *Collector) RemovesOnlyImages() bool { return true }
 
 // Explain returns what a collection would do now, and why, without doing it. If all is
 // true, it explains DeleteUnused. The images that would be removed for disk usage are
-// estimated by their sizes. Before Run has found out which images pods need, it returns
-// ErrNotReady.
+// estimated by their sizes, as if those above the maximum age did not free enough. Before
+// Run has found out which images pods need, it returns ErrNotReady.
 func (c *Collector) Explain(ctx context.Context, all bool) ([]Decision, error) {
 	if !c.ready.Load() {
 		return nil, ErrNotReady
