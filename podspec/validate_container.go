@@ -141,7 +141,8 @@ func (v *validator) ephemeralList(path *field.Path, names map[string]bool) {
 const maxPort = 65535
 
 // ports checks the ports of one container. hostPorts are those of the containers before it whose
-// host ports must differ.
+// host ports must differ. As in an API server, hostIP can be anything: it is the runtime's to use, and
+// means nothing without a host port and on the host network.
 func (v *validator) ports(path *field.Path, ports []corev1.ContainerPort, hostPorts map[string]bool) {
 	names := make(map[string]bool)
 	for i := range ports {
@@ -152,9 +153,6 @@ func (v *validator) ports(path *field.Path, ports []corev1.ContainerPort, hostPo
 		}
 		v.portNumber(at.Child("containerPort"), p.ContainerPort)
 		oneOf(v, at.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
-		if p.HostIP != "" {
-			v.errs = append(v.errs, validation.IsValidIPForLegacyField(at.Child("hostIP"), p.HostIP, false, nil)...)
-		}
 		if p.HostPort == 0 {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -28,13 +29,17 @@ func (v *validator) env(path *field.Path, c *corev1.Container) {
 		}
 		v.exactlyOne(at, e.ConfigMapRef != nil, e.SecretRef != nil)
 		if e.ConfigMapRef != nil {
-			v.need(at.Child("configMapRef", "name"), e.ConfigMapRef.Name, validation.IsDNS1123Subdomain)
+			v.need(at.Child("configMapRef", "name"), e.ConfigMapRef.Name, isNameOrPrefix)
 		}
 		if e.SecretRef != nil {
-			v.need(at.Child("secretRef", "name"), e.SecretRef.Name, validation.IsDNS1123Subdomain)
+			v.need(at.Child("secretRef", "name"), e.SecretRef.Name, isNameOrPrefix)
 		}
 	}
 }
+
+// isNameOrPrefix checks the name of an object whose variables a container gets. As in an API server, it may
+// end in a hyphen: no object has such a name, but the source can be optional.
+func isNameOrPrefix(name string) []string { return apivalidation.NameIsDNSSubdomain(name, true) }
 
 func (v *validator) exactlyOne(path *field.Path, set ...bool) {
 	n := 0

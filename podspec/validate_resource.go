@@ -65,7 +65,7 @@ func (v *validator) quantities(path *field.Path, list corev1.ResourceList) {
 func (v *validator) resourceName(path *field.Path, name corev1.ResourceName) {
 	v.check(path, string(name), validation.IsQualifiedName)
 	switch {
-	case strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix):
+	case strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix) && !isNative(name):
 		v.invalid(path, name, "must not begin with \"requests.\", which is for quotas")
 	case strings.Contains(string(name), "/"), IsHugePages(name):
 	case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage:
