@@ -27,8 +27,8 @@ const (
 
 // Load reads file, merges the drop-in files of dir into it, and sets the defaults of a kubelet. Both
 // names may be empty. Drop-in files are those below dir that end in .conf, in the order of their
-// paths. A later file replaces single fields, lists as a whole, and keys of maps; null sets a field
-// back to its default (RFC 7386, as a kubelet merges).
+// paths. A later file replaces single fields, lists as a whole, and keys of maps, also those of the default
+// evictionHard; null sets a field back to its default (RFC 7386, as a kubelet merges).
 //
 // Files are YAML or JSON with apiVersion kubelet.config.k8s.io/v1beta1 and kind
 // KubeletConfiguration. A field that this version does not know, or that is given twice in a file, is
@@ -43,23 +43,47 @@ func Load(file, dir string) (*Config, error) {
 	if file != "" {
 		files = slices.Insert(files, 0, file)
 	}
-	merged := map[string]any{}
-	for _, name := range files {
+	merged, given := map[string]any{}, map[string]any{}
+	for i, name := range files {
 		object, err := readFile(name)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		merge(merged, object)
+		merge(given, object)
+		if file != "" && i == 0 {
+			if err := setBaseDefaults(merged); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
 	}
 	c := &Config{given: map[string]bool{}}
 	if err := decode(merged, &c.kubelet, true); err != nil {
 		return nil, err
 	}
 	for _, path := range leafPaths() {
-		c.given[path] = has(merged, path)
+		c.given[path] = has(given, path)
 	}
 	c.setDefaults()
 	return c, nil
+}
+
+// setBaseDefaults sets the defaults of a file that drop-in files are merged into, where they are not those of the merged
+// configuration: a drop-in file with one threshold of evictionHard keeps the others, and one with
+// nodeStatusUpdateFrequency does not change nodeStatusReportFrequency.
+func setBaseDefaults(object map[string]any) error {
+	base := &Config{}
+	if err := decode(object, &base.kubelet, true); err != nil {
+		return err
+	}
+	base.setDefaults()
+	hard := map[string]any{}
+	for signal, threshold := range base.kubelet.EvictionHard {
+		hard[signal] = threshold
+	}
+	object["evictionHard"] = hard
+	object["nodeStatusReportFrequency"] = base.kubelet.NodeStatusReportFrequency.Duration.String()
+	return nil
 }
 
 // dropIns returns the names of the drop-in files below dir.

@@ -75,6 +75,36 @@ func TestLoad_DropIns(t *testing.T) {
 	assert.Equal(t, []string{"10.0.0.1"}, c.Kubelet().ClusterDNS, "the caller owns the result")
 }
 
+// Drop-in files change the defaults of the main file, as those of a kubelet do.
+func TestLoad_DropInsOverDefaults(t *testing.T) {
+	defaults := kubeletconfig.Default().Kubelet().EvictionHard
+	for fields, want := range map[string]struct {
+		drop   string
+		memory string // the threshold; "": none
+		others bool   // the other default thresholds are there
+		report time.Duration
+	}{
+		``:                                   {`"evictionHard":{"memory.available":"200Mi"},"nodeStatusUpdateFrequency":"4s"`, "200Mi", true, 5 * time.Minute},
+		`,"maxPods":1`:                       {`"evictionHard":{}`, "100Mi", true, 5 * time.Minute},
+		`,"maxPods":2`:                       {`"evictionHard":{"memory.available":null}`, "", true, 5 * time.Minute},
+		`,"maxPods":3`:                       {`"evictionHard":null`, "100Mi", true, 5 * time.Minute},
+		`,"evictionHard":{}`:                 {`"evictionHard":{"memory.available":"200Mi"}`, "200Mi", false, 5 * time.Minute},
+		`,"evictionHard":null`:               {`"maxPods":1`, "100Mi", true, 5 * time.Minute},
+		`,"syncFrequency":"30s"`:             {`"nodeStatusReportFrequency":"1m"`, "100Mi", true, time.Minute},
+		`,"nodeStatusUpdateFrequency":"20s"`: {`"nodeStatusUpdateFrequency":"4s"`, "100Mi", true, 20 * time.Second},
+	} {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "a.conf"), []byte(header+","+want.drop+"}"), 0o600))
+		c, err := kubeletconfig.Load(file(t, "kubelet.yaml", header+fields+"}"), dir)
+		require.NoError(t, err, fields)
+		k := c.Kubelet()
+		assert.Equal(t, want.memory, k.EvictionHard["memory.available"], "%s then %s", fields, want.drop)
+		assert.Equal(t, want.others, k.EvictionHard["nodefs.available"] == defaults["nodefs.available"], "%s then %s", fields, want.drop)
+		assert.Equal(t, want.report, k.NodeStatusReportFrequency.Duration, "%s then %s", fields, want.drop)
+		assert.Equal(t, strings.Contains(fields, "evictionHard\":{") || strings.Contains(want.drop, "evictionHard\":{"), c.Given("evictionHard"))
+	}
+}
+
 func TestLoad_RelativePaths(t *testing.T) {
 	path := file(t, "kubelet.yaml", header+`,"staticPodPath":"manifests","tlsCertFile":"/abs/cert","authentication":{"x509":{"clientCAFile":"ca.crt"}}}`)
 	c, err := kubeletconfig.Load(path, "")
