@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/kubelet/config/v1beta1"
 )
 
@@ -211,6 +212,10 @@ func checkTaint(t corev1.Taint) error {
 	switch {
 	case t.Key == "":
 		return errors.New("the key is empty")
+	case len(validation.IsQualifiedName(t.Key)) > 0:
+		return fmt.Errorf("the key: %s", validation.IsQualifiedName(t.Key)[0])
+	case len(validation.IsValidLabelValue(t.Value)) > 0:
+		return fmt.Errorf("the value: %s", validation.IsValidLabelValue(t.Value)[0])
 	case !slices.Contains(effects, t.Effect):
 		return fmt.Errorf("effect %q is none of %v", t.Effect, effects)
 	case t.TimeAdded != nil:

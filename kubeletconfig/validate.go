@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/kubelet/config/v1beta1"
@@ -163,10 +164,11 @@ func (v *validator) names() {
 	v.fail(strings.ContainsFunc(v.PodLogsDir, func(r rune) bool { return r > 127 }), "podLogsDir: %q must be ASCII", v.PodLogsDir)
 	v.fail(!slices.Contains([]string{"", "cgroupfs", "systemd"}, v.CgroupDriver), "cgroupDriver: %q must be cgroupfs or systemd", v.CgroupDriver)
 	v.fail(!slices.Contains([]string{"text", "json"}, v.Logging.Format), "logging.format: %q must be text or json", v.Logging.Format)
-	for _, t := range v.RegisterWithTaints {
+	for i, t := range v.RegisterWithTaints {
 		if err := checkTaint(t); err != nil {
 			v.fail(true, "registerWithTaints: %q: %w", t.Key, err)
 		}
+		v.fail(slices.ContainsFunc(v.RegisterWithTaints[:i], func(o corev1.Taint) bool { return o.MatchTaint(&t) }), "registerWithTaints: %q is given twice with effect %s", t.Key, t.Effect)
 	}
 }
 
