@@ -27,15 +27,17 @@ type flags struct {
 	runtimeEndpoint, imageEndpoint string
 	rootDir, podLogsDir, statusDir string
 	logLinksDir                    string
-	nodeName, nodeIP, nodeLabels   string
+	nodeName, nodeIP               string
+	nodeLabels                     list
 	logFormat                      string
 	cgroupRoot, cgroupDriver       string
-	unsafeSysctls                  string
+	unsafeSysctls                  list
 	imageVerification              string
 	imageAllowlist                 string
 	credentialConfig               string
 	credentialBinDir               string
-	clusterDNS, clusterDomain      string
+	clusterDNS                     list
+	clusterDomain                  string
 	resolvConf                     string
 	verbosity, oomScoreAdj         int
 	drain, version, pageOut        bool
@@ -142,7 +144,7 @@ func (f *flags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.statusDir, "status-dir", "", "write each pod with its status as JSON into this directory")
 	fs.StringVar(&f.nodeName, "node-name", strings.ToLower(host), "name of this node")
 	fs.StringVar(&f.nodeIP, "node-ip", "", "address of this node, reported as hostIP, or an IPv4 and an IPv6 address, comma-separated. Default: the first that is not loopback; in a cluster, as a kubelet finds it, again for each report of the node")
-	fs.StringVar(&f.nodeLabels, "node-labels", "", "key=value,… that node selectors match")
+	fs.Var(&f.nodeLabels, "node-labels", "key=value,… that node selectors match")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.StringVar(&f.cgroupDriver, "cgroup-driver", "", "cgroupfs or systemd, as for the runtime. Default: what the runtime reports, else systemd where it owns the cgroups, else cgroupfs")
 	fs.StringVar(&f.cgroupRoot, "cgroup-root", "", "cgroup below which pods are created")
@@ -151,8 +153,8 @@ func (f *flags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.imageAllowlist, "preloaded-images-verification-allowlist", "", "repositories for NeverVerifyAllowlistedImages, comma-separated; /* at the end is a wildcard")
 	fs.StringVar(&f.credentialConfig, "image-credential-provider-config", "", "configuration of credential provider plugins for image pulls: a file, or a directory of files")
 	fs.StringVar(&f.credentialBinDir, "image-credential-provider-bin-dir", "", "directory with the programs of -image-credential-provider-config")
-	fs.StringVar(&f.unsafeSysctls, "allowed-unsafe-sysctls", "", "kernel parameters that pods may set besides the safe ones, comma-separated; * at the end is a wildcard")
-	fs.StringVar(&f.clusterDNS, "cluster-dns", "", "name servers of pods with dnsPolicy ClusterFirst, comma-separated")
+	fs.Var(&f.unsafeSysctls, "allowed-unsafe-sysctls", "kernel parameters that pods may set besides the safe ones, comma-separated; * at the end is a wildcard")
+	fs.Var(&f.clusterDNS, "cluster-dns", "name servers of pods with dnsPolicy ClusterFirst, comma-separated")
 	fs.StringVar(&f.clusterDomain, "cluster-domain", "", "domain of the cluster")
 	fs.StringVar(&f.resolvConf, "resolv-conf", "/etc/resolv.conf", "resolver configuration of the node")
 	fs.IntVar(&f.verbosity, "v", 0, "log verbosity: 0 info, 4 and more debug")
@@ -185,11 +187,11 @@ func (f *flags) check(rest []string, fail func(bad bool, format string, args ...
 	if err := checkNodeIPs(f.nodeIPs()); err != nil {
 		fail(true, "-node-ip %q: %w", f.nodeIP, err)
 	}
-	for _, ip := range split(f.clusterDNS) {
+	for _, ip := range split(f.clusterDNS.text) {
 		fail(net.ParseIP(ip) == nil, "-cluster-dns %q: not an IP address", ip)
 	}
-	for _, l := range split(f.nodeLabels) {
-		fail(!strings.Contains(l, "="), "-node-labels %q: must be key=value", l)
+	for _, l := range split(f.nodeLabels.text) {
+		fail(l != "" && !strings.Contains(l, "="), "-node-labels %q: must be key=value", l)
 	}
 	fail(f.oomScoreAdj < -1000 || f.oomScoreAdj > 1000, "-oom-score-adj %d: must be between -1000 and 1000", f.oomScoreAdj)
 	fail((f.credentialConfig == "") != (f.credentialBinDir == ""), "-image-credential-provider-config and -image-credential-provider-bin-dir belong together")
@@ -249,9 +251,10 @@ func (f *flags) credentials(accounts *lateAccounts, log *slog.Logger) (cri.Crede
 
 func (f *flags) labels() map[string]string {
 	labels := map[string]string{}
-	for _, l := range split(f.nodeLabels) {
-		k, v, _ := strings.Cut(l, "=")
-		labels[k] = v
+	for _, l := range split(f.nodeLabels.text) {
+		if k, v, ok := strings.Cut(l, "="); ok {
+			labels[strings.TrimSpace(k)] = strings.TrimSpace(v)
+		}
 	}
 	return labels
 }

@@ -20,7 +20,7 @@ const (
 
 // nodeFlags are about the node's resources, with the kubelet's names and defaults.
 type nodeFlags struct {
-	kubeReserved, systemReserved string
+	kubeReserved, systemReserved list
 	maxPods, podsPerCore         int
 	podMaxPids                   int64
 	seccompDefault               bool
@@ -29,8 +29,8 @@ type nodeFlags struct {
 }
 
 func (f *nodeFlags) define(fs *flag.FlagSet) {
-	fs.StringVar(&f.kubeReserved, "kube-reserved", "", "resources kept for this agent and the runtime: cpu=100m,memory=256Mi,ephemeral-storage=1Gi,pid=1000")
-	fs.StringVar(&f.systemReserved, "system-reserved", "", "resources kept for other processes of the system, as -kube-reserved")
+	fs.Var(&f.kubeReserved, "kube-reserved", "resources kept for this agent and the runtime: cpu=100m,memory=256Mi,ephemeral-storage=1Gi,pid=1000")
+	fs.Var(&f.systemReserved, "system-reserved", "resources kept for other processes of the system, as -kube-reserved")
 	fs.IntVar(&f.maxPods, "max-pods", defaultMaxPods, "pods that run on this node at once")
 	fs.IntVar(&f.podsPerCore, "pods-per-core", 0, "pods that run on this node at once, per CPU, up to -max-pods; 0: no such bound")
 	fs.Int64Var(&f.podMaxPids, "pod-max-pids", unlimitedPodsPIDs, "processes of each pod; 0 or negative: no bound")
@@ -40,10 +40,6 @@ func (f *nodeFlags) define(fs *flag.FlagSet) {
 }
 
 func (f *nodeFlags) check(fail func(bad bool, format string, args ...any)) {
-	for name, list := range map[string]string{"kube-reserved": f.kubeReserved, "system-reserved": f.systemReserved} {
-		_, err := node.ParseReservation(list)
-		fail(err != nil, "-%s: %w", name, err)
-	}
 	fail(f.maxPods < 1, "-max-pods %d: must be at least 1", f.maxPods)
 	fail(f.podsPerCore < 0, "-pods-per-core %d: must not be negative", f.podsPerCore)
 	fail(f.cpuQuotaPeriod < time.Millisecond || f.cpuQuotaPeriod > time.Second, "-cpu-cfs-quota-period %v: must be from 1ms to 1s", f.cpuQuotaPeriod)

@@ -35,7 +35,7 @@ func TestParse_AcceptsNamesOfTheKubelet(t *testing.T) {
 	assert.Equal(t, "edge", f.nodeName)
 	assert.Equal(t, "json", f.logFormat)
 	assert.Equal(t, nodeFlags{
-		kubeReserved: "memory=1Mi", systemReserved: "cpu=10m", maxPods: 110, podsPerCore: 10, podMaxPids: 100, seccompDefault: true, cpuQuotaPeriod: defaultCPUQuota,
+		kubeReserved: list{"memory=1Mi", true}, systemReserved: list{"cpu=10m", true}, maxPods: 110, podsPerCore: 10, podMaxPids: 100, seccompDefault: true, cpuQuotaPeriod: defaultCPUQuota,
 	}, f.node)
 	configured, err := f.config.effective.Settings(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi"), corev1.ResourceEphemeralStorage: resource.MustParse("4Gi")})
 	require.NoError(t, err)
@@ -44,6 +44,21 @@ func TestParse_AcceptsNamesOfTheKubelet(t *testing.T) {
 	assert.Equal(t, 2, configured.CRI.Pulls.MaxParallel)
 	assert.Equal(t, 40, configured.Node.MaxPods)
 	assert.Equal(t, http.Header{"A": {"1", "3"}, "B": {"2"}}, f.header())
+}
+
+// A service has several sources of flags: a list that is given again is completed, and a later value of a name counts.
+func TestParse_ListsGivenSeveralTimes(t *testing.T) {
+	f, err := parse([]string{
+		"-manifests=/m", "-node-labels=a=1,b=1", "-node-labels=b=2, example.com/c = 3,", "-cluster-dns=10.0.0.10", "-cluster-dns=fd00::10", "-allowed-unsafe-sysctls=net.*", "-allowed-unsafe-sysctls=kernel.msg*",
+		"-kube-reserved=cpu=100m,memory=1Gi", "-kube-reserved=cpu=200m", "-system-reserved=pid=10", "-system-reserved=cpu=1",
+	}, io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]string{"a": "1", "b": "2", "example.com/c": "3"}, f.labels())
+	k := f.config.effective.Kubelet()
+	assert.Equal(t, []string{"10.0.0.10", "fd00::10"}, k.ClusterDNS)
+	assert.Equal(t, []string{"net.*", "kernel.msg*"}, k.AllowedUnsafeSysctls)
+	assert.Equal(t, map[string]string{"cpu": "200m", "memory": "1Gi"}, k.KubeReserved)
+	assert.Equal(t, map[string]string{"cpu": "1", "pid": "10"}, k.SystemReserved)
 }
 
 // Each flag of a kubelet is supported, or the error says what to do.
