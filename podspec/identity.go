@@ -90,14 +90,20 @@ func annotate(pod *corev1.Pod, notes map[string]string) {
 	pod.Annotations = all
 }
 
+// tolerateNoExecute adds a toleration of all NoExecute taints. It replaces one that is for a time only: a cluster would
+// delete the mirror pod after it.
 func tolerateNoExecute(pod *corev1.Pod) {
 	want := corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
-	for _, t := range pod.Spec.Tolerations {
-		if t.MatchToleration(&want) && t.TolerationSeconds == nil {
-			return
+	all, found := slices.Clone(pod.Spec.Tolerations), false
+	for i := range all {
+		if all[i].MatchToleration(&want) {
+			all[i], found = want, true
 		}
 	}
-	pod.Spec.Tolerations = append(slices.Clip(pod.Spec.Tolerations), want)
+	if !found {
+		all = append(all, want)
+	}
+	pod.Spec.Tolerations = all
 }
 
 // contentHash returns a hash of the fields that a manifest can have. The input is JSON with

@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -34,6 +35,20 @@ func TestAssignStaticIdentity(t *testing.T) {
 	AnnotateSource(pod, "file", time.Unix(2, 0))
 	assert.Equal(t, first, pod.Annotations[AnnotationFirstSeen])
 	assert.Equal(t, "1970-01-01T00:00:01Z", first)
+}
+
+// The toleration of all NoExecute taints is without end, also if the manifest has one with an end.
+func TestAssignStaticIdentity_ToleratesNoExecuteForever(t *testing.T) {
+	always := corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
+	short, other := always, corev1.Toleration{Key: "k", Operator: corev1.TolerationOpExists}
+	short.TolerationSeconds = new(int64(3))
+	for _, own := range [][]corev1.Toleration{{always, other}, {short, other}} {
+		pod, before := decodeOne(t, web), slices.Clone(own)
+		pod.Spec.Tolerations = own
+		AssignStaticIdentity(pod, "n", "file", "/web.yaml")
+		assert.Equal(t, []corev1.Toleration{always, other}, pod.Spec.Tolerations)
+		assert.Equal(t, before, own, "a copy of the pod may have the same list")
+	}
 }
 
 // SR-3: the note stands only where the source's name would mislead, and changes no
