@@ -157,13 +157,17 @@ func list(text string) []string {
 	return strings.Split(text, ",")
 }
 
-// setMap reads key=value,key=value, or key<value and key>value as in thresholds of eviction.
+// setMap reads key=value,key=value, or key<value and key>value as in thresholds of eviction. As for a kubelet,
+// entries can be empty: a list may end in a comma.
 func setMap[T any](m *map[string]T, text string, parse func(string) (T, error)) error {
 	result := map[string]T{}
 	if text == "none" { // as package eviction reads it
 		text = ""
 	}
 	for _, entry := range list(text) {
+		if entry == "" {
+			continue
+		}
 		i := strings.IndexAny(entry, "=<>")
 		if i < 1 {
 			return fmt.Errorf("entry %q must be name=value", entry)
@@ -182,6 +186,9 @@ func setMap[T any](m *map[string]T, text string, parse func(string) (T, error)) 
 func setHeader(m *map[string][]string, text string) error {
 	result := map[string][]string{}
 	for i, entry := range list(text) {
+		if entry == "" {
+			continue
+		}
 		name, value, ok := strings.Cut(entry, ":")
 		if name = strings.TrimSpace(name); !ok || name == "" {
 			return fmt.Errorf("entry %d must be name:value", i+1)

@@ -217,6 +217,14 @@ func TestFlags_Bad(t *testing.T) {
 	require.NoError(t, kubeletconfig.Default().Set("vmodule", "a=1"), "nothing depends on it")
 }
 
+func TestFlags_EmptyEntries(t *testing.T) {
+	k := with(t, "-kube-reserved=cpu=1,,memory=1Gi,", "-eviction-hard=memory.available<1Gi,", "-feature-gates=,MemoryQoS=true", "-manifest-url-header=", "-manifest-url-header=A:b,").Kubelet()
+	assert.Equal(t, map[string]string{"cpu": "1", "memory": "1Gi"}, k.KubeReserved)
+	assert.Equal(t, map[string]string{"memory.available": "1Gi"}, k.EvictionHard)
+	assert.Equal(t, map[string]bool{"MemoryQoS": true}, k.FeatureGates)
+	assert.Equal(t, map[string][]string{"A": {"b"}}, k.StaticPodURLHeader)
+}
+
 func TestFlags_Forms(t *testing.T) {
 	k := with(t, "-manifest-url-header=A:b,A:c,D: e", "-register-with-taints=k=v:NoSchedule,x:NoExecute", "-log-flush-frequency=3s", "-enable-server").Kubelet()
 	assert.Equal(t, map[string][]string{"A": {"b", "c"}, "D": {"e"}}, k.StaticPodURLHeader)
