@@ -166,8 +166,8 @@ func New(cfg Config) (*Manager, error) {
 }
 
 // Ensure creates the cgroup of a pod, or updates its limits to those of the spec. It
-// returns the cgroup in the form of LinuxPodSandboxConfig.cgroup_parent in the CRI: a path,
-// or the name of a slice. Without writable cgroups it returns "" and no error. The error
+// returns the cgroup in the form of LinuxPodSandboxConfig.cgroup_parent in the CRI: that of
+// PodCgroup, with both drivers. Without writable cgroups it returns "" and no error. The error
 // wraps ErrNotOwner if the cgroup belongs to another owner. An error with a cgroup says that
 // its memory limit stays higher than that of the spec, because more is in use; everything else
 // is set, and further calls try again. It blocks for some file operations, and for the call of
@@ -223,14 +223,14 @@ func (m *Manager) ensure(ctx context.Context, pod *corev1.Pod, raise bool) (pare
 		case later:
 			now.limits = set
 			m.put(pod.UID, now)
-			return names.forRuntime(group), err
+			return group, err
 		case err != nil:
 			return "", err
 		}
 	}
 	now.done = true
 	m.put(pod.UID, now)
-	return names.forRuntime(group), nil
+	return group, nil
 }
 
 // bound creates the cgroup of a pod or updates its limits. set are those that it has now, of which

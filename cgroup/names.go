@@ -93,15 +93,6 @@ func (n names) pod(q corev1.PodQOSClass, uid types.UID) (string, error) {
 	return n.group(append(tierElements(q), podPrefix+string(uid))...), nil
 }
 
-// forRuntime returns a cgroup in the form of a cgroup parent in the CRI: the path, or the
-// name of the slice.
-func (n names) forRuntime(group string) string {
-	if n.driver == Systemd {
-		return path.Base(group)
-	}
-	return group
-}
-
 // uid returns the pod whose cgroup has the given name in the directory of a QoS class.
 func (n names) uid(q corev1.PodQOSClass, name string) (types.UID, bool) {
 	if n.driver == Systemd {

@@ -66,7 +66,7 @@ func TestManager_SlicesThroughSystemd(t *testing.T) {
 	m, systemd := newSystemdManager(t, Config{Driver: Systemd, PodPidsLimit: 99})
 	parent, err := m.Ensure(t.Context(), oneCPU())
 	require.NoError(t, err)
-	assert.Equal(t, "kubepods-podu1.slice", parent)
+	assert.Equal(t, "/kubepods.slice/kubepods-podu1.slice", parent)
 	assert.Equal(t, []string{"start kubepods.slice", "start kubepods-burstable.slice", "start kubepods-besteffort.slice", "start kubepods-podu1.slice"}, systemd.calls)
 	assert.Equal(t, limits{shares: 1024, quota: 100000, memory: 64 << 20, pids: 99}, systemd.limit["kubepods-podu1.slice"])
 	quota, err := os.ReadFile(filepath.Join(systemd.root, "kubepods.slice/kubepods-podu1.slice/cpu.max"))
@@ -94,7 +94,7 @@ func TestManager_DriverOfTheMachine(t *testing.T) {
 	m, systemd := newSystemdManager(t, Config{RuntimeDriver: silent})
 	parent, err := m.Ensure(t.Context(), oneCPU())
 	require.NoError(t, err)
-	assert.Equal(t, "kubepods-podu1.slice", parent)
+	assert.Equal(t, "/kubepods.slice/kubepods-podu1.slice", parent)
 	assert.NotEmpty(t, systemd.calls)
 
 	for name, cfg := range map[string]Config{

@@ -58,9 +58,9 @@ func TestVM_SystemdSlices(t *testing.T) {
 			assert.Equal(t, want, unitProperty(t, unit, name), name)
 		}
 	}
-	name, err := m.Ensure(t.Context(), guaranteed("u1"))
+	group, err := m.Ensure(t.Context(), guaranteed("u1"))
 	require.NoError(t, err)
-	assert.Equal(t, unit, name)
+	assert.Equal(t, dir, cgroups+group)
 	limits("50000", "59")
 	assert.Empty(t, m.Unenforced())
 
