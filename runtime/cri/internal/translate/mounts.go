@@ -49,6 +49,9 @@ func (tr *Translator) mount(ctx context.Context, spec *corev1.Container, index i
 		Propagation:    propagation, MountOptions: slices.Clone(vm.BindMountOptions),
 		UidMappings: tr.MountIDs(tr.Options.UIDMappings), GidMappings: tr.MountIDs(tr.Options.GIDMappings),
 	}
+	if m.RecursiveReadOnly, err = tr.recursiveReadOnly(vm); err != nil {
+		return nil, err
+	}
 	if volume.Image != "" {
 		if err := tr.CheckImageVolumes(vm.Name); err != nil {
 			return nil, err
@@ -62,9 +65,6 @@ func (tr *Translator) mount(ctx context.Context, spec *corev1.Container, index i
 			RuntimeHandler: RuntimeHandler(tr.Pod), Annotations: tr.Pod.Annotations,
 		}
 		return m, nil
-	}
-	if m.RecursiveReadOnly, err = tr.recursiveReadOnly(vm); err != nil {
-		return nil, err
 	}
 	if subPath == "" {
 		return m, nil

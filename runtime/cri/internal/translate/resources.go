@@ -105,9 +105,14 @@ func (tr *Translator) Overhead() *v1.LinuxContainerResources {
 	return tr.linux(o[corev1.ResourceCPU], o[corev1.ResourceCPU], o[corev1.ResourceMemory])
 }
 
-// podResources is the sum of what the containers may use.
+// podResources is the sum of what the containers may use. One without a limit adds nothing to that, as with a kubelet:
+// a virtual machine that they share has to be as large as the limits of the others.
 func (tr *Translator) podResources() *v1.LinuxContainerResources {
-	r := runtime.PodResourcesOf(tr.Pod)
+	bare := *tr.Pod
+	bare.Spec.Overhead = nil
+	r, limits := runtime.PodResourcesOf(&bare), podspec.LimitSum(&bare)
+	cpu, memory := limits[corev1.ResourceCPU], limits[corev1.ResourceMemory]
+	r.CPULimit, r.MemoryLimit = max(cpu.MilliValue(), 0), max(memory.Value(), 0)
 	if f := tr.Options.NoCPUQuota; f != nil && f("") {
 		r.CPULimit = 0
 	}
@@ -214,7 +219,8 @@ func (tr *Translator) memoryCapacity() int64 {
 
 // hugePages are the limits by page size: the container's, or else the pod's for
 // all its containers together, and none at all of those sizes of the node that
-// neither names.
+// neither names. None of a size that the node does not have is no limit: there is
+// no file for it.
 func (tr *Translator) hugePages(spec *corev1.Container) []*v1.HugepageLimit {
 	bySize := make(map[string]uint64)
 	for _, size := range tr.Node.HugePageSizes {
@@ -223,7 +229,7 @@ func (tr *Translator) hugePages(spec *corev1.Container) []*v1.HugepageLimit {
 	take := func(limits corev1.ResourceList) {
 		for name, q := range limits {
 			if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
-				if unit, err := resource.ParseQuantity(size); err == nil {
+				if unit, err := resource.ParseQuantity(size); err == nil && (q.Sign() > 0 || slices.Contains(tr.Node.HugePageSizes, hugepages.Name(unit.Value()))) {
 					bySize[hugepages.Name(unit.Value())] = uint64(max(q.Value(), 0))
 				}
 			}
