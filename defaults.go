@@ -102,7 +102,7 @@ func NewCgroups(c *Components) (Cgroups, error) {
 	}
 	injectors, _ := settings.Peek[podsync.Config](&c.options.Store)
 	return configured(c, cgroup.New, cgroup.Config{
-		Parent: c.Node.CgroupRoot, Driver: c.Node.CgroupDriver, RuntimeDriver: cgroup.RuntimeDriverOf(c.Runtime),
+		Parent: c.Node.CgroupRoot, Driver: c.Node.CgroupDriver, RuntimeDriver: cgroup.RuntimeDriverOf(c.Runtime), CPUQuotaPeriod: settings.Value[cri.Config](&c.options.Store).Node.CPUQuotaPeriod,
 		Allocatable: c.Node.EffectivePodsCgroupLimits(), PodPidsLimit: c.Node.PodPidsLimit, Owner: c.Owner, NodeName: c.NodeName, Recorder: c.Recorder, Logger: c.Logger,
 		MemoryQoS: c.Node.MemoryQoS, NoCPUQuota: settings.Value[cri.Config](&c.options.Store).Node.NoCPUQuota, HasExclusiveCPUs: podsync.PodHasExclusiveCPUs(c.Logger, injectors.Injectors), Hooks: c.Hooks.Cgroups,
 	})

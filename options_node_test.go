@@ -306,12 +306,13 @@ func TestWithNode_MemoryQoSReachesTheCgroups(t *testing.T) {
 	require.ErrorContains(t, err, "node: MemoryQoS.ThrottlingFactor must be from 0 to 1")
 }
 
-// A node without CPU quotas has none for pods either, whose cgroups would limit their containers.
-func TestWithConfig_NoCPUQuotaReachesTheCgroups(t *testing.T) {
+// A node without CPU quotas has none for pods either, whose cgroups would limit their containers, and those of
+// pods have the period of their containers.
+func TestWithConfig_CPUQuotaReachesTheCgroups(t *testing.T) {
 	pod := agenttest.Pod("web")
 	pod.UID = "u"
 	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: resources("cpu=500m", "memory=64Mi"), Limits: resources("cpu=500m", "memory=64Mi")}
-	for off, want := range map[bool]string{false: "50000 100000", true: "max 100000"} {
+	for want, ofContainers := range map[string]cri.Node{"50000 100000": {}, "max 100000": {NoCPUQuota: true}, "10000 20000": {CPUQuotaPeriod: 20 * time.Millisecond}} {
 		root := t.TempDir()
 		for _, dir := range []string{"", "kubepods", "kubepods/burstable", "kubepods/besteffort", "kubepods/podu"} {
 			require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o700))
@@ -321,7 +322,7 @@ func TestWithConfig_NoCPUQuotaReachesTheCgroups(t *testing.T) {
 			}
 		}
 		a, err := agent.New(agent.WithNodeName("node"), agent.WithRootDir(t.TempDir()), agent.WithSimulatedRuntime(),
-			agent.WithConfig(cri.Config{Node: cri.Node{NoCPUQuota: off}}), agent.WithConfig(cgroup.Config{Root: root, Driver: cgroup.Cgroupfs}))
+			agent.WithConfig(cri.Config{Node: ofContainers}), agent.WithConfig(cgroup.Config{Root: root, Driver: cgroup.Cgroupfs}))
 		require.NoError(t, err)
 		_, err = a.Components().Cgroups.Ensure(t.Context(), pod)
 		require.NoError(t, err)

@@ -220,8 +220,8 @@ func TestManager_RejectsInvalidUIDs(t *testing.T) {
 }
 
 func TestNew_ReportsAllErrors(t *testing.T) {
-	_, err := cgroup.New(cgroup.Config{Root: "x", Parent: "../y", Driver: "z", PodPidsLimit: -1})
-	for _, part := range []string{`Config.Root: "x"`, `parent "../y"`, `Config.Driver: "z"`, "must not be negative: -1"} {
+	_, err := cgroup.New(cgroup.Config{Root: "x", Parent: "../y", Driver: "z", PodPidsLimit: -1, CPUQuotaPeriod: time.Minute})
+	for _, part := range []string{"Config.CPUQuotaPeriod: must be from 1ms to 1s, not 1m0s", `Config.Root: "x"`, `parent "../y"`, `Config.Driver: "z"`, "must not be negative: -1"} {
 		require.ErrorContains(t, err, part)
 	}
 	for parent, ok := range map[string]bool{
@@ -259,6 +259,11 @@ func TestManager_NoQuotaOnExclusiveCPUs(t *testing.T) {
 	require.NoError(t, err)
 	ensure()
 	assert.Equal(t, "max 100000", quota(), "no pod of this node has one")
+
+	m, err = cgroup.New(cgroup.Config{Root: root, CPUQuotaPeriod: 5 * time.Millisecond})
+	require.NoError(t, err)
+	ensure()
+	assert.Equal(t, "2500 5000", quota(), "of the period of its containers")
 }
 
 // CR-1: on the cgroups of the kernel limits are set, remaining processes are killed, and

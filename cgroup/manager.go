@@ -50,6 +50,9 @@ type Config struct {
 	Allocatable corev1.ResourceList
 	// NoCPUQuota leaves the CPU limits of pods unenforced.
 	NoCPUQuota bool
+	// CPUQuotaPeriod is the period of CPU limits, from 1 ms to 1 s. It must be that of the containers, see
+	// cri.Node: on v1 a container with a longer share of a shorter period is not created. Default: 100 ms.
+	CPUQuotaPeriod time.Duration
 	// HasExclusiveCPUs reports whether a container of the pod has CPUs for itself. Such a pod
 	// gets no CPU limit, which would stop that container while its CPUs are idle; the other
 	// containers have limits of their own. It must not block. Default: no pod has.
@@ -142,6 +145,9 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Driver != "" && cfg.Driver != Cgroupfs && cfg.Driver != Systemd {
 		errs = append(errs, fmt.Errorf("Config.Driver: %q must be %s or %s", cfg.Driver, Cgroupfs, Systemd))
 	}
+	if p := cfg.CPUQuotaPeriod; p != 0 && (p < time.Millisecond || p > time.Second) {
+		errs = append(errs, fmt.Errorf("Config.CPUQuotaPeriod: must be from 1ms to 1s, not %v", p))
+	}
 	if cfg.PodPidsLimit < 0 {
 		errs = append(errs, fmt.Errorf("Config.PodPidsLimit: must not be negative: %d", cfg.PodPidsLimit))
 	}
@@ -205,7 +211,7 @@ func (m *Manager) ensure(ctx context.Context, pod *corev1.Pod, raise bool) (pare
 	asked := podspec.Requests(pod)
 	now := podGroup{
 		qos: qos, group: group, requests: requests{milliCPU(asked), memoryBytes(asked)},
-		limits: podLimits(pod, m.cfg.PodPidsLimit, m.cfg.MemoryQoS, t.pageSizes()),
+		limits: m.cfg.podLimits(pod, t.pageSizes()),
 	}
 	if f := m.cfg.HasExclusiveCPUs; m.cfg.NoCPUQuota || f != nil && f(pod) {
 		now.limits.quota = 0

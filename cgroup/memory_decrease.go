@@ -51,7 +51,7 @@ func raised(t tree, group string, l, before limits) (now limits, kept bool, inUs
 		}
 		l.memory, l.qos.high, kept = limit, before.qos.high, true
 	}
-	if quota, err := t.quota(group); err == nil && isLower(l.quota, quota) {
+	if quota, err := t.quota(group, l.quotaPeriod()); err == nil && isLower(l.quota, quota) {
 		l.quota, kept = quota, true
 	}
 	return l, kept, inUse
@@ -70,7 +70,7 @@ func setPossible(t tree, group string, l limits) (set limits, rejected, err erro
 		switch {
 		case err == nil || !t.rejectsLimitBelowUsage():
 		case errors.Is(err, unix.EINVAL):
-			possible.quota, _ = t.quota(group) // 0 without the controller
+			possible.quota, _ = t.quota(group, l.quotaPeriod()) // 0 without the controller
 		case errors.Is(err, unix.EBUSY):
 			possible.memory, _, _ = t.memory(group) // the same
 		}

@@ -1,8 +1,10 @@
 package cgroup
 
 import (
+	"cmp"
 	"math"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -11,8 +13,8 @@ import (
 	"github.com/sublet-dev/agent/podspec"
 )
 
-// Bounds of the kernel for CPU shares (v1), weights (v2) and quotas, and the period to
-// which quotas refer.
+// Bounds of the kernel for CPU shares (v1), weights (v2) and quotas, and the default of the
+// period to which quotas refer.
 const (
 	minShares   = 2
 	maxShares   = 262144
@@ -26,6 +28,7 @@ const (
 type limits struct {
 	shares uint64            // CPU weight in the unit of v1; 0: not set
 	quota  int64             // CPU time per period in µs; 0: no limit
+	period int64             // µs; 0: quotaPeriod
 	memory int64             // bytes; 0: no limit
 	qos    memoryQoS         // of v2 only
 	pids   int64             // 0: no limit
@@ -40,7 +43,7 @@ type memoryQoS struct {
 }
 
 func (l limits) equal(o limits) bool {
-	if l.shares != o.shares || l.quota != o.quota || l.memory != o.memory || l.qos != o.qos || l.pids != o.pids || len(l.huge) != len(o.huge) {
+	if l.shares != o.shares || l.quota != o.quota || l.period != o.period || l.memory != o.memory || l.qos != o.qos || l.pids != o.pids || len(l.huge) != len(o.huge) {
 		return false
 	}
 	for size, n := range l.huge {
@@ -51,18 +54,20 @@ func (l limits) equal(o limits) bool {
 	return true
 }
 
+func (l limits) quotaPeriod() int64 { return cmp.Or(l.period, quotaPeriod) }
+
 // podLimits returns the limits of the cgroup of a pod. A pod has a CPU or memory limit only
 // if all its containers have one. Its memory is throttled here if it has limits of its own;
 // otherwise that of its containers is.
-func podLimits(pod *corev1.Pod, pids int64, qos podspec.MemoryQoS, pageSizes []string) limits {
+func (c *Config) podLimits(pod *corev1.Pod, pageSizes []string) limits {
 	class, requests, bounds := podspec.QOS(pod), podspec.Requests(pod), podspec.Limits(pod)
-	l := limits{pids: pids, shares: sharesOf(milliCPU(requests))}
+	l := limits{pids: c.PodPidsLimit, shares: sharesOf(milliCPU(requests)), period: int64(c.CPUQuotaPeriod / time.Microsecond)}
 	if class == corev1.PodQOSBestEffort {
 		l.shares = minShares
 	}
-	l.qos.minimum, l.qos.low, l.qos.high = qos.OfPod(pod, memoryBytes(requests), memoryBytes(bounds))
+	l.qos.minimum, l.qos.low, l.qos.high = c.MemoryQoS.OfPod(pod, memoryBytes(requests), memoryBytes(bounds))
 	if cpu, ok := bounds[corev1.ResourceCPU]; ok && cpu.Sign() > 0 {
-		l.quota = max(cpu.MilliValue()*quotaPeriod/1000, minQuota)
+		l.quota = max(cpu.MilliValue()*l.quotaPeriod()/1000, minQuota)
 	}
 	if memory, ok := bounds[corev1.ResourceMemory]; ok && memory.Sign() > 0 {
 		l.memory = memory.Value()

@@ -59,7 +59,7 @@ func TestPodLimits_HugePages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{Spec: tt.spec}
 			podspec.Default(pod)
-			got := podLimits(pod, 0, podspec.MemoryQoS{}, []string{"2MB", "1GB"})
+			got := (&Config{}).podLimits(pod, []string{"2MB", "1GB"})
 			assert.Equal(t, map[string]uint64{"2MB": tt.want, "1GB": 0}, got.huge)
 		})
 	}

@@ -65,7 +65,7 @@ func properties(l limits) []dbus.Property {
 		// Systemd keeps whole percents of a CPU. Rounded up, a slice never gets less time
 		// than it has a right to.
 		const percent = int64(time.Second/time.Microsecond) / 100
-		perSecond := l.quota * int64(time.Second/time.Microsecond) / quotaPeriod
+		perSecond := l.quota * int64(time.Second/time.Microsecond) / l.quotaPeriod()
 		quota = uint64((perSecond + percent - 1) / percent * percent)
 	}
 	all := []dbus.Property{
@@ -79,6 +79,9 @@ func properties(l limits) []dbus.Property {
 		property("MemoryLow", uint64(l.qos.low)),
 		property("MemoryMin", uint64(l.qos.minimum)),
 		property("TasksMax", orInfinity(l.pids)),
+	}
+	if l.quotaPeriod() != quotaPeriod { // before systemd 242 there is no other one
+		all = append(all, property("CPUQuotaPeriodUSec", uint64(l.period)))
 	}
 	if l.shares > 0 {
 		all = append(all, property("CPUWeight", weightOf(l.shares)))

@@ -134,4 +134,6 @@ func TestProperties(t *testing.T) {
 	assert.Equal(t, uint64(100), got["CPUWeight"])
 	assert.Equal(t, uint64(510000), values(limits{quota: 50001})["CPUQuotaPerSecUSec"], "whole percents, rounded up")
 	assert.Equal(t, uint64(10000), values(limits{quota: 1000})["CPUQuotaPerSecUSec"])
+	got = values(limits{quota: 2500, period: 5000})
+	assert.Equal(t, []any{uint64(500000), uint64(5000)}, []any{got["CPUQuotaPerSecUSec"], got["CPUQuotaPeriodUSec"]})
 }

@@ -20,8 +20,8 @@ type tree interface {
 	memory(group string) (limit, usage int64, err error)
 	// fileCache returns how much of the usage is of files, which the kernel can reclaim; 0 if that is not known.
 	fileCache(group string) int64
-	// quota returns the CPU quota of a cgroup in limits' unit, 0 without one.
-	quota(group string) (int64, error)
+	// quota returns the CPU quota of a cgroup per a period in µs, 0 without one.
+	quota(group string, period int64) (int64, error)
 	// pageSizes returns the huge page sizes that can be limited.
 	pageSizes() []string
 	// release removes what is outside the cgroup's directories. Its processes have ended.

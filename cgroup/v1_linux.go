@@ -102,7 +102,7 @@ func (t *v1) memory(group string) (limit, usage int64, err error) {
 
 func (t *v1) fileCache(string) int64 { return 0 }
 
-func (t *v1) quota(group string) (int64, error) {
+func (t *v1) quota(group string, per int64) (int64, error) {
 	dir := filepath.Join(t.root, "cpu", group)
 	quota, err := os.ReadFile(filepath.Join(dir, "cpu.cfs_quota_us"))
 	if err != nil {
@@ -112,13 +112,13 @@ func (t *v1) quota(group string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return perPeriod(strings.TrimSpace(string(quota)), strings.TrimSpace(string(period)))
+	return perPeriod(strings.TrimSpace(string(quota)), strings.TrimSpace(string(period)), per)
 }
 
 func (t *v1) pageSizes() []string { return t.huge }
 
 func (t *v1) set(group string, l limits) error {
-	quota, period, memory := l.quota, uint64(quotaPeriod), l.memory
+	quota, period, memory := l.quota, uint64(l.quotaPeriod()), l.memory
 	if quota == 0 {
 		quota = -1
 	}
@@ -129,6 +129,9 @@ func (t *v1) set(group string, l limits) error {
 	res := &specs.LinuxResources{CPU: &specs.LinuxCPU{}}
 	if l.quota > 0 || !created {
 		res.CPU.Quota, res.CPU.Period = &quota, &period
+		if err := t.releasePeriod(group, l.quotaPeriod()); err != nil {
+			return err
+		}
 	}
 	if l.memory > 0 || !created {
 		res.Memory = &specs.LinuxMemory{Limit: &memory}
@@ -152,6 +155,17 @@ func (t *v1) set(group string, l limits) error {
 		return err
 	}
 	return writeControl(filepath.Join(t.pids, group, "pids.max"), "max") // resets an earlier limit
+}
+
+// releasePeriod removes the quota of a cgroup that has another period than it is to get: the files are written
+// one after the other, and the old quota in the new period can be more than a cgroup above has.
+func (t *v1) releasePeriod(group string, period int64) error {
+	dir := filepath.Join(t.cpu, group)
+	had, err := os.ReadFile(filepath.Join(dir, "cpu.cfs_period_us"))
+	if err != nil || strings.TrimSpace(string(had)) == strconv.FormatInt(period, 10) {
+		return nil //nolint:nilerr // there is no cgroup yet, or no controller
+	}
+	return writeControl(filepath.Join(dir, "cpu.cfs_quota_us"), "-1")
 }
 
 func (t *v1) weigh(group string, l limits) error {

@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -115,4 +117,32 @@ func TestEnsure_QuotaAboveThatOfTheNodeOnV1(t *testing.T) {
 	ensure("-1")
 	require.NoError(t, tr.set(node, limits{quota: 300_000}))
 	ensure("200000")
+}
+
+// A container has at least 1 ms in each period. On v1 the kernel rejects that if its pod may have less of a longer period.
+func TestEnsure_PeriodOfContainersOnV1(t *testing.T) {
+	tr, node := onV1(t)
+	group := node + "/kubepods/burstable/podu1"
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+		Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}},
+	}}}}
+	ensure := func(period time.Duration, quota, per string) {
+		t.Helper()
+		m, err := New(Config{Parent: node, CPUQuotaPeriod: period})
+		require.NoError(t, err)
+		_, err = m.Ensure(t.Context(), pod)
+		require.NoError(t, err)
+		assert.Equal(t, quota, controlOf(t, "cpu", group, "cpu.cfs_quota_us"))
+		assert.Equal(t, per, controlOf(t, "cpu", group, "cpu.cfs_period_us"))
+	}
+	ensure(0, "5000", "100000")
+	container := filepath.Join(tr.cpu, group, "c")
+	require.NoError(t, os.Mkdir(container, 0o755)) //nolint:gosec // as runtimes do
+	require.NoError(t, writeControl(filepath.Join(container, "cpu.cfs_period_us"), "5000"))
+	require.ErrorIs(t, writeControl(filepath.Join(container, "cpu.cfs_quota_us"), "1000"), unix.EINVAL)
+	ensure(5*time.Millisecond, "1000", "5000")
+	require.NoError(t, writeControl(filepath.Join(container, "cpu.cfs_quota_us"), "1000"))
+	ensure(0, "-1", "100000") // as long as the container has more
+	require.NoError(t, writeControl(filepath.Join(container, "cpu.cfs_quota_us"), "-1"))
+	ensure(0, "5000", "100000")
 }

@@ -113,7 +113,7 @@ func readBytes(path string) (int64, error) {
 	return n, nil
 }
 
-func (t *v2) quota(group string) (int64, error) {
+func (t *v2) quota(group string, per int64) (int64, error) {
 	data, err := os.ReadFile(filepath.Join(t.root, group, "cpu.max"))
 	if err != nil {
 		return 0, err
@@ -122,11 +122,11 @@ func (t *v2) quota(group string) (int64, error) {
 	if quota == "max" {
 		return 0, nil
 	}
-	return perPeriod(quota, period)
+	return perPeriod(quota, period, per)
 }
 
-// perPeriod converts a quota of the kernel, in µs per period, to that of limits.
-func perPeriod(quota, period string) (int64, error) {
+// perPeriod converts a quota of the kernel, in µs per period, to one per another period.
+func perPeriod(quota, period string, per int64) (int64, error) {
 	q, err := strconv.ParseInt(quota, 10, 64)
 	if err != nil || q <= 0 {
 		return 0, err
@@ -135,7 +135,7 @@ func perPeriod(quota, period string) (int64, error) {
 	if err != nil || p <= 0 {
 		return 0, fmt.Errorf("invalid period %q", period)
 	}
-	return int64(float64(q) * quotaPeriod / float64(p)), nil
+	return int64(float64(q) * float64(per) / float64(p)), nil
 }
 
 func (t *v2) pageSizes() []string { return t.huge }
@@ -147,7 +147,8 @@ func (t *v2) set(group string, l limits) error {
 		res.CPU = &cgroup2.CPU{}
 		switch {
 		case l.quota > 0:
-			res.CPU.Max = cgroup2.NewCPUMax(&l.quota, nil)
+			period := uint64(l.quotaPeriod())
+			res.CPU.Max = cgroup2.NewCPUMax(&l.quota, &period)
 		case !created:
 			res.CPU.Max = cgroup2.NewCPUMax(nil, nil)
 		}
