@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,7 +13,7 @@ import (
 // The resolution of the kernel's cgroups. Smaller differences are rounding errors, not
 // changes.
 const (
-	leastMilliCPULimit   = 10      // a quota of 1 ms per period
+	leastMilliCPULimit   = 10      // a quota of 1 ms in the default period of 100 ms
 	leastMilliCPURequest = 2       // two shares
 	mostMilliCPURequest  = 256_000 // the maximum of shares
 	milliCPUSlack        = 1
@@ -85,7 +86,7 @@ func differ(pod *corev1.Pod, c *corev1.Container, have *Resources) (cpu, memory 
 		cpu = apart(shared(request.MilliValue()), shared(have.CPURequest.MilliValue()), milliCPUSlack)
 	}
 	if !have.NoCPUQuota && !have.ExclusiveCPUs {
-		cpu = cpu || bound(limit.MilliValue(), have.CPULimit, (*resource.Quantity).MilliValue, reported).differ(leastMilliCPULimit, milliCPUSlack)
+		cpu = cpu || bound(limit.MilliValue(), have.CPULimit, (*resource.Quantity).MilliValue, reported).differ(cmp.Or(have.MinCPULimit, leastMilliCPULimit), milliCPUSlack)
 	}
 	limit = limitOf(pod, c, corev1.ResourceMemory)
 	memory = bound(limit.Value(), have.MemoryLimit, bytes, reported).differ(0, memorySlack)

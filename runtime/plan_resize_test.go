@@ -66,6 +66,8 @@ func memoryRequest(s string) func(*runtime.Resources) {
 
 func noQuota(r *runtime.Resources) { r.NoCPUQuota = true }
 
+func shortPeriod(r *runtime.Resources) { r.MinCPULimit = 200 } // 5 ms
+
 func exclusive(r *runtime.Resources) { r.ExclusiveCPUs = true }
 
 // What becomes lower comes first: only if that succeeds others may get more.
@@ -86,6 +88,7 @@ func TestResize_LowersFirst(t *testing.T) {
 // RT-2: resources change in place.
 func TestResize(t *testing.T) {
 	pod := newPod(always, regular("a", limits("500m", "64Mi")))
+	tiny := newPod(always, regular("a", limits("50m", "64Mi")))
 	byRestart := newPod(always, regular("a", limits("500m", "64Mi"), restartOn("memory")))
 	view := func(tweaks ...func(*runtime.Container)) runtime.PlanInput {
 		return newView(ready(0), running("a", tweaks...))
@@ -100,6 +103,8 @@ func TestResize(t *testing.T) {
 		{"more memory", pod, view(has("500m", "500m", "32Mi")), "update a#0"},
 		{"a memory limit where none was", pod, view(has("500m", "500m", "")), "update a#0"},
 		{"a CPU limit where none was", pod, view(has("500m", "", "64Mi")), "update a#0"},
+		{"the least of a short period", tiny, view(has("50m", "200m", "64Mi", shortPeriod)), ""},
+		{"more than the least of a short period", tiny, view(has("50m", "300m", "64Mi", shortPeriod)), "update a#0"},
 		{"quotas are off on the node", pod, view(has("500m", "", "64Mi", noQuota)), ""},
 		{"memory all the same", pod, view(has("500m", "", "32Mi", noQuota)), "update a#0"},
 		{"a runtime that tells of limits only", pod, view(has("", "500m", "")), ""},

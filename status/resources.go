@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -93,14 +94,14 @@ func fields(observed *runtime.Resources) []field {
 		return nil
 	}
 	reportsLimits := observed.CPURequest != nil // it is always set: a runtime that reports it reports limits too
-	memory := observed.MemoryLimit
+	memory, least := observed.MemoryLimit, cmp.Or(observed.MinCPULimit, minQuotaMilli)
 	if memory != nil && memory.Value() >= noMemoryLimit {
 		memory = nil
 	}
 	return []field{
 		{corev1.ResourceCPU, false, observed.CPURequest, func(a, b resource.Quantity) bool { return near(shares(a), shares(b), 1) }, false},
 		{corev1.ResourceCPU, true, observed.CPULimit, func(a, b resource.Quantity) bool {
-			return near(max(a.MilliValue(), minQuotaMilli), max(b.MilliValue(), minQuotaMilli), 1)
+			return near(max(a.MilliValue(), least), max(b.MilliValue(), least), 1)
 		}, reportsLimits && !observed.NoCPUQuota && !observed.ExclusiveCPUs},
 		{corev1.ResourceMemory, false, observed.MemoryRequest, func(a, b resource.Quantity) bool { return a.Value() == b.Value() }, false},
 		// The kernel keeps memory limits in pages.
@@ -109,7 +110,7 @@ func fields(observed *runtime.Resources) []field {
 }
 
 const (
-	minQuotaMilli = 10 // the kernel's minimum quota, 1 ms in a period of 100 ms
+	minQuotaMilli = 10 // the kernel's minimum quota, 1 ms in the default period of 100 ms
 	minShares     = 2
 	maxShares     = 262144
 	sharesPerCPU  = 1024

@@ -43,6 +43,14 @@ func TestActual(t *testing.T) {
 			observed: runtime.Resources{CPULimit: quantity("500m")},
 		},
 		{
+			name: "keeps a limit below the least of the period", spec: req{Limits: resourceList("cpu", "50m")},
+			observed: runtime.Resources{CPULimit: quantity("200m"), MinCPULimit: 200}, want: req{Limits: resourceList("cpu", "50m")},
+		},
+		{
+			name: "replaces a limit above the least of the period", spec: req{Limits: resourceList("cpu", "50m")},
+			observed: runtime.Resources{CPULimit: quantity("201m"), MinCPULimit: 100}, want: req{Limits: resourceList("cpu", "201m")},
+		},
+		{
 			name: "leaves a request out that is not in the spec", observed: runtime.Resources{CPURequest: quantity("100m"), MemoryRequest: quantity("1Gi")},
 		},
 		{

@@ -215,6 +215,7 @@ func resourcesOf(l *v1.LinuxContainerResources) *runtime.Resources {
 	}
 	if l.GetCpuQuota() > 0 && l.GetCpuPeriod() > 0 {
 		r.CPULimit = resource.NewMilliQuantity(quotaToMilli(l.GetCpuQuota(), l.GetCpuPeriod()), resource.DecimalSI)
+		r.MinCPULimit = quotaToMilli(minQuota, l.GetCpuPeriod())
 	}
 	if l.GetMemoryLimitInBytes() > 0 {
 		r.MemoryLimit = resource.NewQuantity(l.GetMemoryLimitInBytes(), resource.BinarySI)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -128,6 +129,17 @@ func TestObservedSandbox(t *testing.T) {
 	assert.Empty(t, onNode.IPs, "the node's addresses are not the pod's")
 }
 
+// A limit that is too low for its period is reported as the lowest that the kernel has.
+func TestResourcesOf_LowestLimitOfThePeriod(t *testing.T) {
+	tr := &Translator{Node: Node{CPUQuotaPeriod: 5 * time.Millisecond}, Pod: &corev1.Pod{}}
+	for limit, want := range map[string]string{"50m": "200m", "200m": "200m", "201m": "201m", "333m": "333m"} {
+		spec := &corev1.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(limit)}}}
+		got := resourcesOf(tr.Resources(spec))
+		assert.Equal(t, want, got.CPULimit.String(), limit)
+		assert.Equal(t, int64(200), got.MinCPULimit)
+	}
+}
+
 func TestAddContainerStatus(t *testing.T) {
 	got := AddContainerStatus(runtime.Container{ID: "id", Image: "old", ImageID: "old"}, &v1.ContainerStatus{
 		State: v1.ContainerState_CONTAINER_EXITED, StartedAt: 2, FinishedAt: 3, ExitCode: 1, Reason: "Error", Message: "died", LogPath: "/log",
@@ -138,6 +150,7 @@ func TestAddContainerStatus(t *testing.T) {
 	assert.Equal(t, "500m", got.Resources.CPURequest.String())
 	assert.Equal(t, runtime.Cpuset{CPUs: "1-2", MemoryNodes: "0"}, got.Resources.Cpuset)
 	assert.Equal(t, "500m", got.Resources.CPULimit.String())
+	assert.Equal(t, int64(10), got.Resources.MinCPULimit)
 	assert.Equal(t, "1Mi", got.Resources.MemoryLimit.String())
 	got.Resources = nil
 	assert.Equal(t, runtime.Container{
