@@ -22,6 +22,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent"
+	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/internal/notify"
 )
@@ -109,6 +110,35 @@ func TestResizeInPlace(t *testing.T) {
 		assert.NotContains(t, events.all(), `"generation":0`, "the first start is no resize")
 		l.Set()
 		l.stop()
+	})
+}
+
+// CR-1: in a short period a container has at least 1 ms, which its pod has too: it runs, and limits that come to the
+// same are no resize.
+func TestCPUQuotaPeriod(t *testing.T) {
+	const period = 5 * time.Millisecond
+	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+		r := newRig(n.Dial(t), filepath.Join(n.Shared, "period"), n.Busybox, n.CgroupParent)
+		r.tap.eventful = true
+		r.cri.Node.CPUQuotaPeriod = period
+		r.opts = []agent.Option{agent.WithConfig(cgroup.Config{CPUQuotaPeriod: period})}
+		l := r.start(t)
+		pod := r.pod("period")
+		put := func(step string, quota int64) {
+			t.Helper()
+			pod = pod.DeepCopy()
+			pod.Generation++
+			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: amounts("20m", ""), Limits: amounts(step, "")}
+			l.Put(pod)
+			bounded(t, cri.NewRuntimeServiceClient(r.cc), step, "main", bounds{20, quota, none, quota})
+		}
+		put("50m", 1000)
+		put("100m", 1000)
+		put("300m", 1500)
+		put("60m", 1000)
+		r.tap.mu.Lock()
+		defer r.tap.mu.Unlock()
+		assert.Equal(t, 2, r.tap.calls["UpdateContainerResources"])
 	})
 }
 
