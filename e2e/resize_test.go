@@ -142,6 +142,23 @@ func TestCPUQuotaPeriod(t *testing.T) {
 	})
 }
 
+// CR-1: the runtime gets the path of the cgroup of a pod, by which it finds what the pod uses.
+func TestPodCgroupStats(t *testing.T) {
+	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+		r := newRig(n.Dial(t), filepath.Join(n.Shared, "figures"), n.Busybox, n.CgroupParent)
+		l := r.start(t)
+		l.Put(r.pod("figures"))
+		rt := cri.NewRuntimeServiceClient(r.cc)
+		bounded(t, rt, "figures", "main", bounds{2, none, none, none})
+		list, err := rt.ListPodSandbox(t.Context(), &cri.ListPodSandboxRequest{})
+		require.NoError(t, err)
+		require.Len(t, list.GetItems(), 1)
+		resp, err := rt.PodSandboxStats(t.Context(), &cri.PodSandboxStatsRequest{PodSandboxId: list.GetItems()[0].GetId()})
+		require.NoError(t, err)
+		assert.Positive(t, resp.GetStats().GetLinux().GetMemory().GetWorkingSetBytes().GetValue())
+	})
+}
+
 // resizes records the events of resizes.
 type resizes struct {
 	mu      sync.Mutex
