@@ -113,7 +113,7 @@ func TestRequestsAndLimits(t *testing.T) {
 		"the pod as a whole":          {"  resources: {requests: {cpu: 7}, limits: {cpu: 8}}\n  containers:\n" + c("a", "1", ""), "{cpu: 7}", "{cpu: 8}"},
 		"one without a limit":         {"  containers:\n" + c("a", "1", "") + "  - {name: b, image: i}\n", "{cpu: 1}", "{}"},
 		"a limit of the pod holds it": {"  resources: {limits: {cpu: 8}}\n  containers:\n" + c("a", "1", "") + "  - {name: b, image: i}\n", "{cpu: 1}", "{cpu: 8}"},
-		"a limit of 0 holds nothing":  {"  overhead: {cpu: 500m}\n  resources: {limits: {cpu: 0}}\n  containers:\n  - {name: a, image: i}\n", "{cpu: 500m}", "{}"},
+		"a limit of 0 of the pod":     {"  resources: {limits: {cpu: 0, memory: 1Gi}}\n  overhead: {cpu: 250m}\n  containers:\n" + c("a", "0", ""), "{cpu: 250m, memory: 1Gi}", "{memory: 1Gi}"},
 		"devices":                     {with("resources: {limits: {'x.io/gpu': 2}}"), "{x.io/gpu: 2}", "{x.io/gpu: 2}"},
 		"nothing":                     {one, "{}", "{}"},
 	} {

@@ -18,7 +18,7 @@ func Requests(pod *corev1.Pod) corev1.ResourceList {
 
 // Limits returns the effective limits of a pod, computed like Requests. A resource is left
 // out if a container has no limit of it, or a limit of 0, which means none, unless the pod
-// has a pod-level limit. The caller owns the result.
+// has a pod-level limit, which is not 0 either. The caller owns the result.
 func Limits(pod *corev1.Pod) corev1.ResourceList {
 	total := LimitSum(pod)
 	for name := range total {
