@@ -86,11 +86,11 @@ func (p *planner) started(c *corev1.Container, current *Container) bool {
 func (p *planner) keep(c *corev1.Container, kind ContainerType) {
 	last := p.last(c.Name)
 	switch {
+	case last != nil && last.State == Unknown && p.isCurrent(last): // also if it is not restarted: it may run
+		p.replace(c, kind, last, ReasonUnknown, killMessage(c, kind, "has an unknown state", podspec.RestartsByPolicy(p.pod, c, true)), p.grace)
 	case p.isDone(c, kind, last):
 	case last == nil || !p.isCurrent(last) || !alive(last):
 		p.restart(c, kind, last)
-	case last.State == Unknown:
-		p.replace(c, kind, last, ReasonUnknown, killMessage(c, kind, "has an unknown state", true), p.grace)
 	case changed(p.pod, c, last, p.view.Injections[c.Name]) && kind != Init: // a running init container may complete
 		p.kill(last, ReasonSpecChanged, killMessage(c, kind, "definition changed", true), p.grace)
 		p.start(c, kind, 0, ReasonSpecChanged)
@@ -120,10 +120,8 @@ func killMessage(c *corev1.Container, kind ContainerType, what string, restarts 
 // plan decides, because it has the exit code.
 func (p *planner) replace(c *corev1.Container, kind ContainerType, last *Container, reason, message string, grace time.Duration) {
 	p.kill(last, reason, message, grace)
-	if last.State == Running {
-		if !podspec.RestartsByPolicy(p.pod, c, true) || len(c.RestartPolicyRules) > 0 {
-			return
-		}
+	if !podspec.RestartsByPolicy(p.pod, c, true) || last.State == Running && len(c.RestartPolicyRules) > 0 {
+		return
 	}
 	if step, delay := p.delay(c, last); delay == 0 || last.State == Unknown {
 		p.start(c, kind, step+1, reason)

@@ -42,8 +42,10 @@ func TestRestartPolicies(t *testing.T) {
 		{"rule without codes", one(never, func(c *corev1.Container) {
 			c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: restartAction}}
 		}), after(1), ""},
-		{"unknown under never", one(never), newView(ready(0), observed("a", 0, runtime.Unknown), running("b")), "kill a#0; start a#1 step 1"},
-		{"unknown does not wait", one(never), newView(ready(0), observed("a", 3, runtime.Unknown, step(3)), running("b")), "kill a#3; start a#4 step 4"},
+		{"unknown under never", one(never), newView(ready(0), observed("a", 0, runtime.Unknown), running("b")), "kill a#0"},
+		{"unknown: rules need the exit code", one(never, own(corev1.ContainerRestartPolicyNever), rule(restartAction, in, 42)), newView(ready(0), observed("a", 0, runtime.Unknown), running("b")), "kill a#0"},
+		{"unknown: no rule changes a restart", one(never, own(corev1.ContainerRestartPolicyOnFailure), rule(restartAction, in, 42)), newView(ready(0), observed("a", 0, runtime.Unknown), running("b")), "kill a#0; start a#1 step 1"},
+		{"unknown does not wait", one(onFailure), newView(ready(0), observed("a", 3, runtime.Unknown, step(3)), running("b")), "kill a#3; start a#4 step 4"},
 		{"made but not started, under never", one(never), newView(ready(0), observed("a", 0, runtime.Created), running("b")), "remove a#0; start a#0"},
 		{"restart counts of a runtime that forgot", one(always), newView(ready(0), running("b"), restarts("a", 6)), "start a#7"}, // RT-13
 		{"restart counts: the higher counts", one(always), after(1, restarts("a", 4)), "start a#5 step 1"},
@@ -366,6 +368,10 @@ func TestDone(t *testing.T) {
 		{"sidecars do not count", newPod(never, sidecarC("s"), regular("a")), newView(ready(0), running("s"), exited("a", 0)), corev1.PodSucceeded},
 		{"init failed", newPod(never, initC("i"), regular("a")), newView(ready(0), exited("i", 2)), corev1.PodFailed},
 		{"init failed and may restart", newPod(onFailure, initC("i"), regular("a")), newView(ready(0), exited("i", 2)), ""},
+		{"unknown counts as failed", newPod(never, regular("a"), regular("b")), newView(ready(0), exited("a", 0), observed("b", 0, runtime.Unknown)), corev1.PodFailed},
+		{"unknown, and may restart", newPod(onFailure, regular("a")), newView(ready(0), observed("a", 0, runtime.Unknown)), ""},
+		{"init of unknown state may be incomplete", newPod(never, initC("i", rule(restartAction, in, 42)), regular("a")), newView(ready(0), observed("i", 0, runtime.Unknown)), corev1.PodFailed},
+		{"unknown, and rules may restart it", newPod(never, regular("a", rule(restartAction, in, 42))), newView(ready(0), observed("a", 0, runtime.Unknown)), ""},
 		{"stand-in", &corev1.Pod{}, newView(ready(0), exited("a", 0)), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

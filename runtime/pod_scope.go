@@ -123,9 +123,9 @@ func (s *podScope) isDone(c *corev1.Container, kind ContainerType, last *Contain
 	case last.RestartGeneration < s.round:
 		return false
 	case last.State != Exited && s.usable(last):
-		// An init container that the runtime lost track of may be incomplete; a regular
-		// one is killed and restarted under any policy.
-		return last.State == Unknown && kind == Init && !podspec.RestartsByPolicy(s.pod, c, true)
+		// One that the runtime lost track of has failed. The rules of a regular one need its
+		// exit code; an init container may be incomplete, whatever that is.
+		return last.State == Unknown && !podspec.RestartsByPolicy(s.pod, c, true) && (kind == Init || len(c.RestartPolicyRules) == 0)
 	case last.State != Exited:
 		return !podspec.RestartsByPolicy(s.pod, c, true)
 	}
