@@ -254,6 +254,21 @@ func TestRestartAllContainers(t *testing.T) {
 			"",
 		},
 		{
+			"with a lost sandbox", pod,
+			newView(exitedSandbox(0), exited("i", 0), exited("s", 137), exited("a", 0), exited("w", 88)),
+			"stop s0; create 1; start i#1 round 1",
+		},
+		{
+			"not once more when they were ended with their sandbox", pod,
+			newView(exitedSandbox(0), exited("i", 0), exited("s", 137), exited("a", 0), exited("w", 88), ready(1), running("i", attempt(1))),
+			"",
+		},
+		{
+			"who was ended with its sandbox runs again", pod,
+			newView(exitedSandbox(0), exited("i", 0), exited("s", 137), exited("a", 0), exited("w", 88), ready(1), exited("i", 0, attempt(1)), running("s", attempt(1))),
+			"start w#1 step 1",
+		},
+		{
 			"another code does not", pod,
 			newView(ready(0), exited("i", 0), running("s"), running("a"), exited("w", 1)), "",
 		},

@@ -21,11 +21,17 @@ type podScope struct {
 func newScope(pod *corev1.Pod, observed *Pod, probes PodProbeResults) *podScope {
 	s := &podScope{pod: pod, observed: observed, probes: probes}
 	s.sandbox, s.unusable = decideRestart(pod, observed)
+	begun := false // in the newest sandbox
 	for i := range observed.Containers {
 		s.round = max(s.round, observed.Containers[i].RestartGeneration)
+		begun = begun || s.inSandbox(&observed.Containers[i])
 	}
 	for c, kind := range ContainerSpecs(pod) {
-		if last := s.last(c.Name); kind != Ephemeral && last != nil && last.RestartGeneration == s.round && s.triggers(c, last) {
+		last := s.last(c.Name)
+		if kind == Ephemeral || last == nil || last.RestartGeneration < s.round || begun && !s.inSandbox(last) {
+			continue // all have been restarted since, or run in a new sandbox
+		}
+		if s.triggers(c, last) {
 			s.round++
 			break
 		}

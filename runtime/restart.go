@@ -9,13 +9,13 @@ import (
 // restarts applies the rules and policies to a container that exited by itself. The
 // first rule that fits decides, else the container's own policy, else the pod's. It is
 // not called for ephemeral containers. A rule that restarts all containers begins a
-// new restart generation instead.
+// new restart generation, or restarts its own after the sandbox of all was replaced.
 func restarts(pod *corev1.Pod, c *corev1.Container, kind ContainerType, last *Container) bool {
 	done := succeeded(kind, last)
 	switch {
 	case kind == Init && done:
 		return false // it completed
-	case podspec.RestartRuleAction(c, last.ExitCode) == corev1.ContainerRestartRuleActionRestart:
+	case podspec.RestartRuleAction(c, last.ExitCode) != "":
 		return true
 	}
 	return podspec.RestartsByPolicy(pod, c, !done)
