@@ -269,6 +269,22 @@ func TestRestartAllContainers(t *testing.T) {
 			"start w#1 step 1",
 		},
 		{
+			"not a sidecar that is stopped because the pod is done", newPod(never, sidecarC("s", rule(restartAllAction, notIn, 0)), regular("a")),
+			newView(ready(0), exited("a", 0), exited("s", 143)), "stop s0",
+		},
+		{
+			"or because an init container failed", newPod(never, sidecarC("s", rule(restartAllAction, notIn, 0)), initC("i"), regular("a")),
+			newView(ready(0), exited("i", 1), exited("s", 143)), "stop s0",
+		},
+		{
+			"a sidecar for which the others were stopped", newPod(never, sidecarC("s", rule(restartAllAction, notIn, 0)), regular("a"), regular("b")),
+			newView(ready(0), exited("a", 0), exited("s", 88), exited("b", 137)), "start s#1 step 1 round 1",
+		},
+		{
+			"a sidecar of a pod that is not done", newPod(never, sidecarC("s", rule(restartAllAction, notIn, 0)), regular("a"), regular("b")),
+			newView(ready(0), exited("a", 0), running("b"), exited("s", 88)), "kill b#0; start s#1 step 1 round 1",
+		},
+		{
 			"another code does not", pod,
 			newView(ready(0), exited("i", 0), running("s"), running("a"), exited("w", 1)), "",
 		},

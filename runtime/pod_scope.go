@@ -1,6 +1,8 @@
 package runtime
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/podspec"
@@ -31,7 +33,7 @@ func newScope(pod *corev1.Pod, observed *Pod, probes PodProbeResults) *podScope 
 		if kind == Ephemeral || last == nil || last.RestartGeneration < s.round || begun && !s.inSandbox(last) {
 			continue // all have been restarted since, or run in a new sandbox
 		}
-		if s.triggers(c, last) {
+		if s.triggers(c, last) && (kind != Sidecar || !s.wasDone(last.Finished)) { // a sidecar is stopped when the pod is done
 			s.round++
 			break
 		}
@@ -185,6 +187,26 @@ func (s *podScope) failedInit() *corev1.Container {
 // a terminal pod and "" otherwise.
 func IsTerminal(pod *corev1.Pod, observed Pod) (bool, corev1.PodPhase) {
 	return newScope(pod, &observed, nil).done()
+}
+
+// wasDone reports whether the pod is done and was so before the given time.
+func (s *podScope) wasDone(at time.Time) bool {
+	if done, _ := s.done(); !done {
+		return false
+	}
+	ended := func(c *corev1.Container) bool {
+		last := s.last(c.Name)
+		return last.State == Exited && last.Finished.Before(at)
+	}
+	if c := s.failedInit(); c != nil {
+		return ended(c)
+	}
+	for i := range s.pod.Spec.Containers {
+		if !ended(&s.pod.Spec.Containers[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 func (s *podScope) done() (bool, corev1.PodPhase) {
