@@ -85,10 +85,11 @@ func (g *generator) unhealthy(name string) bool {
 func (p progress) phase(pod *corev1.Pod, st *corev1.PodStatus) corev1.PodPhase {
 	init := p.countInit(pod, st)
 	main := p.countMain(pod, st)
+	done := main.stopped > 0 && main.stopped == len(pod.Spec.Containers) && main.restartable+init.runningSidecars == 0
 	switch {
 	case init.failed:
 		return corev1.PodFailed
-	case p.final:
+	case p.final, done: // done: init containers that were to run once more in a new sandbox do not count either
 		// No container starts any more: the pod succeeded only if all did.
 		if main.stopped > 0 && main.succeeded == len(pod.Spec.Containers) {
 			return corev1.PodSucceeded

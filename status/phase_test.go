@@ -80,6 +80,8 @@ func TestPhase(t *testing.T) {
 		{"init collected, main runs", pod("init:i", "main:c"), list{running("c", 0)}, nil, corev1.PodRunning},
 		{"init collected, main done, Never", pod("policy=Never", "init:i", "main:c"), list{exited("c", 0, 0)}, nil, corev1.PodSucceeded},
 		{"init failed, main came after it and is done, Never", pod("policy=Never", "init:i", "main:c"), list{exited("c", 0, 0), exited("i", 0, 1)}, nil, corev1.PodSucceeded},
+		{"done, OnFailure, and init runs once more in a new sandbox", pod("policy=OnFailure", "init:i", "main:c"), list{exited("i", 1, 137), inOldSandbox(exited("c", 0, 0)), inOldSandbox(exited("i", 0, 0))}, nil, corev1.PodSucceeded},
+		{"failed, OnFailure, and init runs once more in a new sandbox", pod("policy=OnFailure", "init:i", "main:c"), list{exited("i", 1, 137), inOldSandbox(exited("c", 0, 1)), inOldSandbox(exited("i", 0, 0))}, nil, corev1.PodPending},
 		{"done, OnFailure, and made once more", pod("policy=OnFailure", "main:c"), list{created("c", 1), exited("c", 0, 0)}, nil, corev1.PodRunning},
 
 		{"sidecar collected, main runs", pod("sidecar:s", "main:c"), list{running("c", 0)}, nil, corev1.PodPending},

@@ -81,6 +81,11 @@ func exited(name string, attempt uint32, code int32) runtime.Container {
 	return c
 }
 
+func inOldSandbox(c runtime.Container) runtime.Container {
+	c.SandboxID = "s-old"
+	return c
+}
+
 func created(name string, attempt uint32) runtime.Container {
 	c := running(name, attempt)
 	c.State, c.Started = runtime.Created, time.Time{}
