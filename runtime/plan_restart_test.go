@@ -277,6 +277,10 @@ func TestRestartAllContainers(t *testing.T) {
 			newView(ready(0), exited("i", 1), exited("s", 143)), "stop s0",
 		},
 		{
+			"or an init container that was to run once more", newPod(onFailure, initC("i", rule(restartAllAction, notIn, 0)), regular("a")),
+			newView(exitedSandbox(0), exited("a", 0), ready(1), exited("i", 143)), "stop s1",
+		},
+		{
 			"a sidecar for which the others were stopped", newPod(never, sidecarC("s", rule(restartAllAction, notIn, 0)), regular("a"), regular("b")),
 			newView(ready(0), exited("a", 0), exited("s", 88), exited("b", 137)), "start s#1 step 1 round 1",
 		},

@@ -33,7 +33,7 @@ func newScope(pod *corev1.Pod, observed *Pod, probes PodProbeResults) *podScope 
 		if kind == Ephemeral || last == nil || last.RestartGeneration < s.round || begun && !s.inSandbox(last) {
 			continue // all have been restarted since, or run in a new sandbox
 		}
-		if s.triggers(c, last) && (kind != Sidecar || !s.wasDone(last.Finished)) { // a sidecar is stopped when the pod is done
+		if s.triggers(c, last) && (kind == Regular || !s.wasDone(last.Finished)) { // the others are stopped when the pod is done
 			s.round++
 			break
 		}
