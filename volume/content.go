@@ -77,7 +77,7 @@ func (m *Manager) updateContent(ctx context.Context, r *request, plugin string) 
 	if err != nil {
 		return "", err
 	}
-	gid, nested := fsGroup(r.pod), nestedDirs(r.pod, r.vol.Name)
+	gid, nested := fsGroup(r.pod), nestedMounts(r.pod, r.vol.Name)
 	if cached, ok := m.cache.get(r.pod.UID, r.vol.Name); ok && slices.Equal(cached.nested, nested) && cached.hasContent(plugin, files, gid) {
 		return cached.path, nil
 	}

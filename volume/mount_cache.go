@@ -28,7 +28,7 @@ type mountedVolume struct {
 	// come from, and the target of ..data.
 	files  payload
 	gid    *int64
-	nested []string
+	nested []nestedMount
 	data   string
 	at     time.Time // of the last comparison
 }

@@ -47,9 +47,10 @@ func TestMount_KeepsDirectoriesForNestedVolumes(t *testing.T) {
 	p := pod(t, "u", "  - {name: v, configMap: {name: c}}\n  - {name: e}\n")
 	mountedAt(p, "e", "/v/outer")
 	mountedAt(p, "e", "/v/file")
+	p.Spec.Containers[0].VolumeMounts[len(p.Spec.Containers[0].VolumeMounts)-1].SubPath = "file"
 	mountedAt(p, "e", "/v/..data")
 	dir := mount(t, m, p, s)["v"].HostPath
-	assert.Equal(t, map[string]string{"a": "1 0644", "file": "1 0644"}, tree(t, dir), "what is there is mounted on")
+	assert.Equal(t, map[string]string{"a": "1 0644", "file": "1 0644"}, tree(t, dir), "a file is mounted on a file")
 	before, err := os.Stat(dir + "/outer")
 	require.NoError(t, err)
 
@@ -69,21 +70,61 @@ func TestMount_KeepsDirectoriesForNestedVolumes(t *testing.T) {
 	assert.DirExists(t, dir+"/debug", "the content is as it was")
 }
 
-func TestNestedDirs(t *testing.T) {
+// A directory cannot be mounted on a file, nor made in the content, which is replaced.
+func TestMount_DirectoriesForNestedVolumesHideContent(t *testing.T) {
+	s, m := &store{}, manager(t, nil)
+	s.put(podspec.ConfigMap, "c", map[string]string{"a": "1", "file": "1", "x": "1"})
+	p := pod(t, "u", "  - {name: v, configMap: {name: c, items: [{key: a, path: a}, {key: file, path: file}, {key: x, path: d/x}, {key: x, path: e/x}]}}\n  - {name: e}\n")
+	mountedAt(p, "e", "/v/file")
+	mountedAt(p, "e", "/v/d")
+	mountedAt(p, "e", "/v/e/f")
+	for _, content := range []string{"1", "2"} {
+		s.put(podspec.ConfigMap, "c", map[string]string{"a": content, "file": content, "x": content})
+		dir := mount(t, m, p, s)["v"].HostPath
+		for _, name := range []string{"file", "d", "e", "e/f"} {
+			info, err := os.Lstat(filepath.Join(dir, name))
+			require.NoError(t, err)
+			assert.True(t, info.IsDir(), name)
+		}
+		data, err := os.ReadFile(dir + "/a")
+		require.NoError(t, err)
+		assert.Equal(t, content, string(data))
+	}
+}
+
+// A debug container has a mount where a file was that is not in the content any more.
+func TestMount_DirectoryForNestedVolumeReplacesFile(t *testing.T) {
+	s, m := &store{}, manager(t, nil)
+	s.put(podspec.ConfigMap, "c", map[string]string{"a": "1", "d": "1"})
+	p := pod(t, "u", "  - {name: v, configMap: {name: c}}\n  - {name: e}\n")
+	dir := mount(t, m, p, s)["v"].HostPath
+	mountedAt(p, "e", "/v/d/e")
+	mount(t, m, p, s)
+	assert.Equal(t, map[string]string{"a": "1 0644", "d": "1 0644"}, tree(t, dir), "running containers have it")
+	s.put(podspec.ConfigMap, "c", map[string]string{"a": "2"})
+	mount(t, m, p, s)
+	assert.DirExists(t, dir+"/d/e")
+}
+
+func TestNestedMounts(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		mounts []corev1.VolumeMount
-		want   []string
+		want   []nestedMount
 	}{
 		{"none", []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "e", MountPath: "/volume"}}, nil},
-		{"the volume itself", []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "v", MountPath: "/v/again"}}, []string{"again"}},
+		{"the volume itself", []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "v", MountPath: "/v/again"}}, []nestedMount{{path: "again"}}},
 		{"a part of it", []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: "a"}, {Name: "e", MountPath: "/v/e"}}, nil},
-		{"at the root", []corev1.VolumeMount{{Name: "v", MountPath: "/"}, {Name: "e", MountPath: "/e"}}, []string{"e"}},
-		{"names that begin alike", []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "e", MountPath: "/v/a"}, {Name: "f", MountPath: "/v/a-b"}, {Name: "g", MountPath: "/v/a/b"}}, []string{"a", "a-b"}},
+		{"at the root", []corev1.VolumeMount{{Name: "v", MountPath: "/"}, {Name: "e", MountPath: "/e"}}, []nestedMount{{path: "e"}}},
+		{"names that begin alike", []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "e", MountPath: "/v/a"}, {Name: "f", MountPath: "/v/a-b"}, {Name: "g", MountPath: "/v/a/b"}}, []nestedMount{{path: "a"}, {path: "a-b"}}},
+		{"what may be files", []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "e", MountPath: "/v/a", SubPath: "s"}, {Name: "e", MountPath: "/v/b", SubPathExpr: "$(s)"}, {Name: "h", MountPath: "/v/c"}}, []nestedMount{{"a", true}, {"b", true}, {"c", true}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{VolumeMounts: tt.mounts}}}}
-			assert.Equal(t, tt.want, nestedDirs(p, "v"))
+			p := &corev1.Pod{Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{VolumeMounts: tt.mounts}},
+				Volumes:    []corev1.Volume{{Name: "h", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}}}},
+			}}
+			assert.Equal(t, tt.want, nestedMounts(p, "v"))
 		})
 	}
 }

@@ -32,7 +32,7 @@ type writer struct {
 	root   *os.Root
 	path   string // of root
 	gid    *int64
-	nested []string // see nestedDirs
+	nested []nestedMount
 }
 
 // write makes files the content, and does nothing if they already are.
@@ -52,14 +52,14 @@ func (w *writer) write(files payload) error {
 	if err := w.links(files); err != nil {
 		return err
 	}
-	if err := w.makeNested(files); err != nil {
-		return err
-	}
 	current, err := w.root.Readlink(dataLink)
 	if err != nil {
 		return err
 	}
-	return w.clean(current, tops(files))
+	if err := w.clean(current, tops(files)); err != nil {
+		return err
+	}
+	return w.makeNested() // last: a link to a file that is gone would be in the way
 }
 
 func (w *writer) swap(files payload) (err error) {
@@ -171,6 +171,9 @@ func (w *writer) links(files payload) error {
 		}
 		if err := w.root.Remove(top); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
+		}
+		if w.isHidden(top, files) {
+			continue
 		}
 		if err := w.root.Symlink(to, top); err != nil {
 			return err
