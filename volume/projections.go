@@ -10,12 +10,12 @@ import (
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// privateMode is the mode of tokens and keys, without the bits for the fsGroup, as with a
+// privateMode is the mode of tokens, keys and trust bundles, without the bits for the fsGroup, as with a
 // kubelet.
 const privateMode int32 = 0o600
 
-// containerUser returns the user as which all containers of a pod run by its spec, or nil. As with a
-// kubelet, ephemeral containers do not count: a debug container must not open the tokens to others.
+// containerUser returns the user as which all containers of a pod run by its spec, or nil.
+// Ephemeral containers do not count: a debug container must not open the tokens to others.
 func containerUser(pod *corev1.Pod) (uid *int64) {
 	var ofPod *int64
 	if sc := pod.Spec.SecurityContext; sc != nil {
@@ -65,7 +65,7 @@ func (g *gatherer) trustBundle(p *corev1.ClusterTrustBundleProjection) {
 		g.fail("cluster trust bundle for %s: %w", p.Path, err)
 		return
 	}
-	g.put(p.Path, data, nil)
+	g.putPrivate(p.Path, data)
 }
 
 // certificate adds the files of a private key and its certificate chain.

@@ -138,7 +138,8 @@ func TestMount_TokenIsForTheUser(t *testing.T) {
 				assert.EqualValues(t, c.owner, info.Sys().(*syscall.Stat_t).Uid)
 				ca, err := os.Stat(filepath.Join(dir, "ca"))
 				require.NoError(t, err)
-				assert.EqualValues(t, os.Getuid(), ca.Sys().(*syscall.Stat_t).Uid, "certificates are public")
+				assert.Equal(t, c.mode, ca.Mode().Perm(), "as the token, as with a kubelet")
+				assert.EqualValues(t, c.owner, ca.Sys().(*syscall.Stat_t).Uid)
 			}
 		})
 	}
