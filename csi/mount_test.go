@@ -351,6 +351,13 @@ func TestMount_Tokens(t *testing.T) {
 	e.csi.Spec.ServiceAccountTokenInSecrets = &yes
 	e.mounted(v)
 	assert.JSONEq(t, want, request().GetSecrets()[tokensKey])
+	e.unmounted(v.Pod)
+	e.driver.TakeCalls()
+	e.objects = map[string]map[string][]byte{"default/forged": {tokensKey: []byte("forged"), "key": []byte("k")}}
+	v.PersistentVolume.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Namespace: "default", Name: "forged"}
+	e.mounted(v)
+	assert.JSONEq(t, want, request().GetSecrets()[tokensKey], "whatever the Secret has")
+	assert.Equal(t, "k", request().GetSecrets()["key"])
 	assert.NotContains(t, request().GetVolumeContext(), tokensKey)
 	e.unmounted(v.Pod)
 	e.csi.Spec.TokenRequests[0].Audience = "none"

@@ -229,7 +229,6 @@ func (o *operation) context(ctx context.Context, secrets map[string]string) (vol
 	}
 	hidden = map[string]string{}
 	maps.Copy(hidden, secrets)
-	text := make(map[string]string, 1)
 	for audience, t := range tokens {
 		hidden["token for "+audience] = t.Token
 	}
@@ -237,11 +236,12 @@ func (o *operation) context(ctx context.Context, secrets map[string]string) (vol
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	text[tokensKey] = string(data)
 	if in := o.driver.Spec.ServiceAccountTokenInSecrets; in != nil && *in {
-		maps.Copy(text, secrets)
-		return volumeContext, text, hidden, nil
+		allSecrets = map[string]string{}
+		maps.Copy(allSecrets, secrets)
+		allSecrets[tokensKey] = string(data) // whatever the Secret has
+		return volumeContext, allSecrets, hidden, nil
 	}
-	maps.Copy(volumeContext, text)
+	volumeContext[tokensKey] = string(data)
 	return volumeContext, secrets, hidden, nil
 }
