@@ -33,12 +33,14 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 			}
 		}
 	case corev1.HostPathFileOrCreate:
-		f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-		if err == nil {
-			err = errors.Join(f.Chmod(0o644), f.Close()) // independent of the umask
-		}
-		if err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("hostPath: %w", err)
+		if _, err := os.Stat(h.Path); errors.Is(err, fs.ErrNotExist) { // also what a link leads to
+			f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_WRONLY, 0o644)
+			if err == nil {
+				err = errors.Join(f.Chmod(0o644), f.Close()) // independent of the umask
+			}
+			if err != nil {
+				return fmt.Errorf("hostPath: %w", err)
+			}
 		}
 	default: // must exist
 	}

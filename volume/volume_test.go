@@ -277,6 +277,7 @@ func TestMount_HostPath(t *testing.T) {
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	require.NoError(t, os.Symlink(dir, filepath.Join(dir, "link")))
+	require.NoError(t, os.Symlink("linked", filepath.Join(dir, "dangling")))
 	sock, err := net.Listen("unix", filepath.Join(dir, "sock"))
 	require.NoError(t, err)
 	defer func() { _ = sock.Close() }()
@@ -299,6 +300,7 @@ func TestMount_HostPath(t *testing.T) {
 		{"newfile", corev1.HostPathFileOrCreate, ok},
 		{"newfile", corev1.HostPathFileOrCreate, ok},
 		{"", corev1.HostPathFileOrCreate, kind},
+		{"dangling", corev1.HostPathFileOrCreate, ok},
 		{"a/b/c", corev1.HostPathFileOrCreate, none},
 		{"sock", corev1.HostPathSocket, ok},
 		{"file", corev1.HostPathSocket, kind},
@@ -320,7 +322,7 @@ func TestMount_HostPath(t *testing.T) {
 			assert.ErrorContains(t, err, `volume "v": hostPath`)
 		}
 	}
-	for path, want := range map[string]fs.FileMode{"new": 0o755, "new/dir": 0o755, "newfile": 0o644} {
+	for path, want := range map[string]fs.FileMode{"new": 0o755, "new/dir": 0o755, "newfile": 0o644, "linked": 0o644} {
 		info, err := os.Stat(filepath.Join(dir, path))
 		require.NoError(t, err)
 		assert.Equal(t, want, info.Mode().Perm(), path)
