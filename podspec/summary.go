@@ -86,9 +86,10 @@ func (s *Summary) addInitContainers(pod *corev1.Pod, sidecars *Summary) bool {
 	return false
 }
 
-// addContainers adds the Containers: the first one that is not well gives the status.
+// addContainers adds the Containers: the first one that is not well gives the status, or
+// the first that has failed if that one has completed.
 func (s *Summary) addContainers(pod *corev1.Pod) {
-	hasRunning := false
+	hasRunning, failed := false, ""
 	for i := len(pod.Status.ContainerStatuses) - 1; i >= 0; i-- {
 		st := &pod.Status.ContainerStatuses[i]
 		s.addRestarts(st)
@@ -97,16 +98,24 @@ func (s *Summary) addContainers(pod *corev1.Pod) {
 			s.Status = st.State.Waiting.Reason
 		case st.State.Terminated != nil:
 			s.Status = terminatedReason(st.State.Terminated)
+			if st.State.Terminated.ExitCode != 0 {
+				failed = s.Status
+			}
 		case st.Ready && st.State.Running != nil:
 			hasRunning = true
 			s.Ready++
 		}
 	}
-	if s.Status == "Completed" && hasRunning {
+	if s.Status != "Completed" {
+		return
+	}
+	switch {
+	case hasRunning && HasCondition(pod, corev1.PodReady):
+		s.Status = "Running"
+	case failed != "":
+		s.Status = failed
+	case hasRunning:
 		s.Status = "NotReady"
-		if HasCondition(pod, corev1.PodReady) {
-			s.Status = "Running"
-		}
 	}
 }
 

@@ -29,6 +29,7 @@ func exited(name string, t corev1.ContainerStateTerminated) corev1.ContainerStat
 func TestSummarize_StatusOfPods(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	completed := corev1.ContainerStateTerminated{Reason: "Completed"}
+	failed := corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1}
 	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	deleted := metav1.Now()
 	crashed := waiting("a", "CrashLoopBackOff")
@@ -37,6 +38,7 @@ func TestSummarize_StatusOfPods(t *testing.T) {
 	restartedInit := exited("i", completed)
 	restartedInit.RestartCount = 2
 	two := corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}, {Name: "b"}}}
+	three := corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}, {Name: "b"}, {Name: "c"}}}
 	withInit := corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}, InitContainers: []corev1.Container{{Name: "i"}, {Name: "j"}}}
 	withSidecar := corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}, InitContainers: []corev1.Container{{Name: "s", RestartPolicy: &always}}}
 	for name, c := range map[string]struct {
@@ -56,6 +58,9 @@ func TestSummarize_StatusOfPods(t *testing.T) {
 		"completed":               {two, corev1.PodStatus{Phase: "Succeeded", ContainerStatuses: []corev1.ContainerStatus{exited("a", completed), exited("b", completed)}}, nil, "0/2", "Completed", "0"},
 		"one completed, not well": {two, corev1.PodStatus{Phase: "Running", ContainerStatuses: []corev1.ContainerStatus{exited("a", completed), running("b", true)}}, nil, "1/2", "NotReady", "0"},
 		"one completed, well":     {two, corev1.PodStatus{Phase: "Running", Conditions: ready, ContainerStatuses: []corev1.ContainerStatus{exited("a", completed), running("b", true)}}, nil, "1/2", "Running", "0"},
+		"another has failed":      {two, corev1.PodStatus{Phase: "Failed", ContainerStatuses: []corev1.ContainerStatus{exited("a", completed), exited("b", failed)}}, nil, "0/2", "Error", "0"},
+		"and another runs":        {three, corev1.PodStatus{Phase: "Running", ContainerStatuses: []corev1.ContainerStatus{exited("a", completed), exited("b", failed), running("c", true)}}, nil, "1/3", "Error", "0"},
+		"and the pod is ready":    {three, corev1.PodStatus{Phase: "Running", Conditions: ready, ContainerStatuses: []corev1.ContainerStatus{exited("a", completed), exited("b", failed), running("c", true)}}, nil, "1/3", "Running", "0"},
 		"signal":                  {two, corev1.PodStatus{Phase: "Failed", ContainerStatuses: []corev1.ContainerStatus{exited("a", corev1.ContainerStateTerminated{Signal: 9, ExitCode: 137})}}, nil, "0/2", "Signal:9", "0"},
 		"exit code":               {two, corev1.PodStatus{Phase: "Failed", ContainerStatuses: []corev1.ContainerStatus{exited("a", corev1.ContainerStateTerminated{ExitCode: 3})}}, nil, "0/2", "ExitCode:3", "0"},
 		"terminating":             {two, corev1.PodStatus{Phase: "Running", ContainerStatuses: []corev1.ContainerStatus{running("a", true)}}, &deleted, "1/2", "Terminating", "0"},
