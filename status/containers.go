@@ -276,7 +276,7 @@ func (g *generator) overlayFailure(s slot, cs *corev1.ContainerStatus) {
 		return
 	}
 	if end := cs.State.Terminated; end != nil {
-		if s.kind == runtime.Ephemeral || !mayRestart(g.pod, s.c, end, g.unhealthy(s.c.Name)) && !g.restartsWithAll(s.c.Name) {
+		if s.kind == runtime.Ephemeral || !mayRestart(g.pod, s.c, end, g.unhealthy(s.c.Name)) && !g.restartsWithAll(s.c.Name) && !g.runsOnceMore(s) {
 			return
 		}
 		cs.LastTerminationState = cs.State

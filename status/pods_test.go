@@ -70,7 +70,7 @@ func view(containers ...runtime.Container) runtime.Pod {
 
 func running(name string, attempt uint32) runtime.Container {
 	return runtime.Container{
-		ID: id(name, attempt), Name: name, Attempt: attempt, State: runtime.Running,
+		ID: id(name, attempt), Name: name, SandboxID: "s0", Attempt: attempt, State: runtime.Running,
 		Image: "img-" + name, ImageID: "sha256:" + name, Started: at(attempt, 0),
 	}
 }

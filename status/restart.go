@@ -22,6 +22,16 @@ func mayRestart(pod *corev1.Pod, c *corev1.Container, end *corev1.ContainerState
 	return podspec.RestartRuleAction(c, end.ExitCode) != "" || podspec.RestartsByPolicy(pod, c, failed)
 }
 
+// runsOnceMore reports whether an init container that has completed has to run in the present sandbox too.
+func (g *generator) runsOnceMore(s slot) bool {
+	sandbox := g.report.Observed.ReadySandbox()
+	if s.kind != runtime.Init || sandbox == nil || g.initDone {
+		return false
+	}
+	newest := g.report.Observed.LatestContainer(s.c.Name)
+	return newest == nil || newest.SandboxID != sandbox.ID
+}
+
 // restartsAsFailed reports whether a container starts again because it has failed although its exit code
 // is 0. It is never reported as terminated: by exit code and policy it is done then, and an API server
 // rejects every later status in which it is not.
