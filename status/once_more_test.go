@@ -50,3 +50,32 @@ func TestGenerate_InitContainerCannotRunOnceMore(t *testing.T) {
 		})
 	}
 }
+
+// ST-2: a pod whose sidecar has yet to start in a new sandbox is Pending, as one whose init container runs there.
+func TestGenerate_SidecarStartsOnceMore(t *testing.T) {
+	p := pod("sidecar:s", "main:c")
+	p.Spec.InitContainers[0].StartupProbe = &corev1.Probe{}
+	s, c := running("s", 1), exited("c", 0, 137)
+	s.SandboxID = "s1"
+	made := view(s, c)
+	made.Sandboxes = []runtime.Sandbox{{ID: "s1", Attempt: 1, State: runtime.SandboxReady, IPs: []string{"10.0.0.8"}}, {ID: "s0"}}
+	starts := runtime.PodProbeResults{s.ID: {}}
+	before := generate(p, runtime.Report{Observed: view(c, exited("s", 0, 137))})
+	require.Equal(t, corev1.PodRunning, before.Phase)
+
+	st := generateAfter(before, p, runtime.Report{Observed: made, Probes: starts})
+	assert.Equal(t, corev1.PodPending, st.Phase)
+	st = generateAfter(st, p, runtime.Report{Observed: listed(made), Probes: starts})
+	assert.Equal(t, corev1.PodPending, st.Phase, "a listing has nothing else to say")
+	st = generateAfter(before, p, runtime.Report{Observed: listed(made), Probes: starts})
+	assert.Equal(t, corev1.PodRunning, st.Phase, "nor this")
+	passed := runtime.PodProbeResults{s.ID: {Startup: runtime.ProbeSuccess}}
+	st = generateAfter(before, p, runtime.Report{Observed: made, Probes: passed})
+	assert.Equal(t, corev1.PodRunning, st.Phase)
+
+	again := running("c", 1) // the sidecar restarts beside it
+	again.SandboxID = "s1"
+	made.Containers = append([]runtime.Container{again}, made.Containers...)
+	st = generateAfter(before, p, runtime.Report{Observed: made, Probes: starts})
+	assert.Equal(t, corev1.PodRunning, st.Phase)
+}

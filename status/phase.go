@@ -59,13 +59,17 @@ func Phase(pod *corev1.Pod, st corev1.PodStatus, final bool) corev1.PodPhase {
 type progress struct {
 	final     bool                   // no container will be started again
 	initDone  bool                   // the init containers have completed, even if their statuses are unknown
+	begins    bool                   // no regular container was created in the present sandbox yet
 	restarts  func(name string) bool // an exited container runs again for a restart of all
 	created   func(name string) bool // its newest attempt was created and has not run
 	unhealthy func(name string) bool // it exited because it was stopped, after its probe had failed
 }
 
 func (g *generator) progress(final bool) progress {
-	return progress{final: final, initDone: g.initDone, restarts: g.restartsWithAll, created: g.created, unhealthy: g.unhealthy}
+	return progress{
+		final: final, initDone: g.initDone, begins: !g.initDone && (g.observed() || g.previous.Phase == corev1.PodPending),
+		restarts: g.restartsWithAll, created: g.created, unhealthy: g.unhealthy,
+	}
 }
 
 // created reports whether the newest attempt of a container was created and has not
@@ -95,7 +99,7 @@ func (p progress) phase(pod *corev1.Pod, st *corev1.PodStatus) corev1.PodPhase {
 			return corev1.PodSucceeded
 		}
 		return corev1.PodFailed
-	case init.pending > 0, main.waiting+init.waitingSidecars > 0:
+	case init.pending > 0, main.waiting+init.waitingSidecars > 0, p.begins && init.unstartedSidecars > 0:
 		return corev1.PodPending
 	case main.running+init.runningSidecars > 0:
 		return corev1.PodRunning
@@ -115,6 +119,7 @@ type initCounts struct {
 	failed                           bool // one failed and is not restarted
 	pending                          int  // init containers that have not succeeded yet
 	runningSidecars, waitingSidecars int
+	unstartedSidecars                int // of those that run
 }
 
 func (p progress) countInit(pod *corev1.Pod, st *corev1.PodStatus) initCounts {
@@ -149,6 +154,9 @@ func (n *initCounts) sidecar(cs *corev1.ContainerStatus) {
 	switch {
 	case cs != nil && cs.State.Running != nil:
 		n.runningSidecars++
+		if cs.Started == nil || !*cs.Started {
+			n.unstartedSidecars++
+		}
 	case ended(cs) == nil:
 		n.waitingSidecars++
 	}
