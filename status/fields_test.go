@@ -108,6 +108,26 @@ func TestAddresses(t *testing.T) {
 }
 
 // An API server rejects two addresses of one family.
+// A pod on the host network has its addresses before it has a sandbox, if it is admitted.
+func TestAddresses_OfTheHost(t *testing.T) {
+	p := pod("main:c")
+	p.Spec.HostNetwork = true
+	node := []corev1.PodIP{{IP: "192.0.2.1"}, {IP: "2001:db8::1"}}
+	none := runtime.Pod{UID: p.UID, ObservedAt: testTime}
+	st := generate(p, runtime.Report{Observed: none})
+	assert.Equal(t, node, st.PodIPs)
+	assert.Equal(t, "192.0.2.1", st.PodIP)
+	assert.Equal(t, node, generateAfter(st, p, runtime.Report{Observed: none, Termination: &runtime.Termination{}, Finished: true}).PodIPs)
+
+	m, err := status.New(status.Config{NodeInfo: func() status.NodeInfo { return status.NodeInfo{HostIPs: []string{"192.0.2.1"}} }})
+	require.NoError(t, err)
+	st = m.Reject(p, "OutOfcpu", "no")
+	assert.Empty(t, st.PodIPs)
+	assert.Empty(t, st.PodIP)
+	st = m.Observe(p, runtime.Report{Observed: none, Termination: &runtime.Termination{}, Finished: true})
+	assert.Empty(t, st.PodIPs)
+}
+
 func TestAddresses_OneOfEachFamily(t *testing.T) {
 	v := view(running("c", 0))
 	v.Sandboxes[0].IPs = []string{"fd00::7", "10.0.0.7", "10.0.0.8", "fd00::8", "?"}

@@ -125,18 +125,19 @@ func (g *generator) startTime() *metav1.Time {
 	return &now
 }
 
-// addresses sets the addresses of the host and the pod. A pod without a ready
-// sandbox keeps the ones it had.
+// addresses sets the addresses of the host and the pod. A pod on the host network has those of the
+// host from the beginning. Any other one, and one that has ended, keeps the ones it had while it has no ready sandbox.
 func (g *generator) addresses(st *corev1.PodStatus) {
 	g.hostAddresses(st)
 	sandbox := g.report.Observed.ReadySandbox()
+	onHost := g.pod.Spec.HostNetwork && !podspec.IsTerminalPhase(g.previous.Phase)
 	switch {
-	case sandbox == nil:
-		st.PodIPs = g.previous.PodIPs
-	case sandbox.HostNetwork || g.pod.Spec.HostNetwork:
+	case onHost, sandbox != nil && (sandbox.HostNetwork || g.pod.Spec.HostNetwork):
 		for _, ip := range st.HostIPs {
 			st.PodIPs = append(st.PodIPs, corev1.PodIP(ip))
 		}
+	case sandbox == nil:
+		st.PodIPs = g.previous.PodIPs
 	case g.observed():
 		for _, ip := range runtime.PodIPs(sandbox.IPs, g.env.HostIPs) {
 			st.PodIPs = append(st.PodIPs, corev1.PodIP{IP: ip})

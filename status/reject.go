@@ -11,7 +11,7 @@ import (
 
 // rejectedStatus returns the status of a pod that was not admitted. A terminal phase
 // is kept. Containers that never ran have no status: clients that list pods would
-// show their waiting reason instead of the reason of the rejection.
+// show their waiting reason instead of the reason of the rejection. Nor does the pod have an address.
 func rejectedStatus(pod *corev1.Pod, previous corev1.PodStatus, reason, message string, env NodeInfo, now time.Time) corev1.PodStatus {
 	st := Generate(pod, runtime.Report{
 		Termination: &runtime.Termination{Reason: reason, Message: podspec.RejectedPrefix + message},
@@ -19,6 +19,7 @@ func rejectedStatus(pod *corev1.Pod, previous corev1.PodStatus, reason, message 
 	}, previous, env, now)
 	if noContainers(&previous) {
 		st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses = nil, nil, nil
+		st.PodIP, st.PodIPs = "", nil
 	}
 	return st
 }
