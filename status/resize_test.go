@@ -87,8 +87,8 @@ func TestGenerate_ResizeOfThePodFails(t *testing.T) {
 	assert.Nil(t, conditionOf(&st, corev1.PodResizeInProgress), "it is not being resized")
 }
 
-// The resources of a container come from the runtime, else from the previous status, else
-// as the spec has it.
+// The resources of a container that runs come from the runtime, else from the previous status, else
+// from the spec. Those of any other are what the spec has: it may have been resized since it ended.
 func TestGenerate_ResourcesOfAContainer(t *testing.T) {
 	p := pod("main:c")
 	c := &p.Spec.Containers[0]
@@ -108,11 +108,11 @@ func TestGenerate_ResourcesOfAContainer(t *testing.T) {
 		{"never seen", view(), view(), "1"},
 		{"told by the runtime", view(), view(sized(running("c", 0), "250m")), "250m"},
 		{"not told again", view(sized(running("c", 0), "250m")), view(running("c", 0)), "250m"},
-		{"ended", view(sized(running("c", 0), "250m")), view(exited("c", 0, 3)), "250m"},
-		{"ended, whatever the runtime says of it", view(sized(running("c", 0), "250m")), view(sized(exited("c", 0, 3), "125m")), "250m"},
+		{"ended", view(sized(running("c", 0), "250m")), view(exited("c", 0, 3)), "1"},
+		{"ended, whatever the runtime says of it", view(sized(running("c", 0), "250m")), view(sized(exited("c", 0, 3), "125m")), "1"},
 		{"another one", view(sized(running("c", 0), "250m")), view(running("c", 1)), "1"},
 		{"the next one waits", view(sized(exited("c", 0, 3), "250m")), view(created("c", 1)), "1"},
-		{"gone", view(sized(running("c", 0), "250m")), view(), "250m"},
+		{"gone", view(sized(running("c", 0), "250m")), view(), "1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := container(p, tc.before, tc.now)

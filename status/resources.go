@@ -20,11 +20,12 @@ func (g *generator) containerResources(s slot, observed *runtime.Container, cs, 
 	if len(s.c.Resources.Requests) > 0 {
 		cs.AllocatedResources = s.c.Resources.Requests
 	}
-	same := cs.ContainerID != "" && cs.ContainerID == previous.ContainerID
 	switch {
-	case cs.State.Running != nil && observed != nil && observed.Resources != nil:
+	case cs.State.Running == nil:
+		cs.Resources = s.c.Resources.DeepCopy() // it may have been resized since it ended
+	case observed != nil && observed.Resources != nil:
 		cs.Resources = actual(g.pod, &s.c.Resources, observed.Resources)
-	case same && previous.Resources != nil && cs.State.Waiting == nil:
+	case previous.Resources != nil && cs.ContainerID == previous.ContainerID:
 		cs.Resources = previous.Resources
 	default:
 		cs.Resources = s.c.Resources.DeepCopy()
