@@ -73,9 +73,9 @@ func TestGenerate_SidecarStartsOnceMore(t *testing.T) {
 	st = generateAfter(before, p, runtime.Report{Observed: made, Probes: passed})
 	assert.Equal(t, corev1.PodRunning, st.Phase)
 
-	again := running("c", 1) // the sidecar restarts beside it
-	again.SandboxID = "s1"
-	made.Containers = append([]runtime.Container{again}, made.Containers...)
+	next := running("c", 1) // the sidecar restarts beside it
+	next.SandboxID = "s1"
+	made.Containers = append([]runtime.Container{next}, made.Containers...)
 	st = generateAfter(before, p, runtime.Report{Observed: made, Probes: starts})
 	assert.Equal(t, corev1.PodRunning, st.Phase)
 }
