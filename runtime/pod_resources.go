@@ -9,7 +9,8 @@ import (
 )
 
 // PodResources are what the containers of a pod get together, without the overhead of the
-// pod.
+// pod. A container without a limit adds nothing to that of the pod, as with a kubelet's sandbox: a virtual machine
+// that they share has to be as large as the limits of the others.
 type PodResources struct {
 	CPURequest  int64 // millicores
 	CPULimit    int64 // millicores; 0: none
@@ -20,7 +21,7 @@ type PodResources struct {
 func PodResourcesOf(pod *corev1.Pod) PodResources {
 	bare := *pod
 	bare.Spec.Overhead = nil
-	requests, limits := podspec.Requests(&bare), podspec.Limits(&bare)
+	requests, limits := podspec.Requests(&bare), podspec.LimitSum(&bare)
 	cpu, memory := limits[corev1.ResourceCPU], limits[corev1.ResourceMemory]
 	request, ok := requests[corev1.ResourceCPU]
 	if !ok {

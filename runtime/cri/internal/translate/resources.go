@@ -105,14 +105,9 @@ func (tr *Translator) Overhead() *v1.LinuxContainerResources {
 	return tr.linux(o[corev1.ResourceCPU], o[corev1.ResourceCPU], o[corev1.ResourceMemory])
 }
 
-// podResources is the sum of what the containers may use. One without a limit adds nothing to that, as with a kubelet:
-// a virtual machine that they share has to be as large as the limits of the others.
+// podResources is the sum of what the containers may use.
 func (tr *Translator) podResources() *v1.LinuxContainerResources {
-	bare := *tr.Pod
-	bare.Spec.Overhead = nil
-	r, limits := runtime.PodResourcesOf(&bare), podspec.LimitSum(&bare)
-	cpu, memory := limits[corev1.ResourceCPU], limits[corev1.ResourceMemory]
-	r.CPULimit, r.MemoryLimit = max(cpu.MilliValue(), 0), max(memory.Value(), 0)
+	r := runtime.PodResourcesOf(tr.Pod)
 	if f := tr.Options.NoCPUQuota; f != nil && f("") {
 		r.CPULimit = 0
 	}
