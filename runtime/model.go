@@ -90,7 +90,7 @@ type Container struct {
 type Resources struct {
 	CPURequest, CPULimit, MemoryLimit, MemoryRequest *resource.Quantity
 	// MinCPULimit is the lowest CPU limit in millicores that the kernel enforces in the period of CPULimit,
-	// 1 ms of it: a lower one counts as this. 0: 10, in the default period.
+	// 1 ms of it: a lower one counts as this. 0: see LeastCPULimit.
 	MinCPULimit int64
 	// NoCPUQuota means that the node enforces no CPU limits, so that a nil CPULimit has
 	// no meaning.

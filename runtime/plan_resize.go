@@ -21,6 +21,10 @@ const (
 	noMemoryLimit        = 1 << 62  // as cgroups report no limit
 )
 
+// LeastCPULimit returns MinCPULimit or, if that is 0, the lowest limit in the default period of
+// 100 ms: 10 millicores.
+func (r *Resources) LeastCPULimit() int64 { return cmp.Or(r.MinCPULimit, leastMilliCPULimit) }
+
 // resize plans the change of a running container's resources to those of the spec: in
 // place, or by a restart if its resize policy requires one. An init container never restarts for
 // that: what it has done is done, and an API server lets none with such a policy be resized.
@@ -86,7 +90,7 @@ func differ(pod *corev1.Pod, c *corev1.Container, have *Resources) (cpu, memory 
 		cpu = apart(shared(request.MilliValue()), shared(have.CPURequest.MilliValue()), milliCPUSlack)
 	}
 	if !have.NoCPUQuota && !have.ExclusiveCPUs {
-		cpu = cpu || bound(limit.MilliValue(), have.CPULimit, (*resource.Quantity).MilliValue, reported).differ(cmp.Or(have.MinCPULimit, leastMilliCPULimit), milliCPUSlack)
+		cpu = cpu || bound(limit.MilliValue(), have.CPULimit, (*resource.Quantity).MilliValue, reported).differ(have.LeastCPULimit(), milliCPUSlack)
 	}
 	limit = limitOf(pod, c, corev1.ResourceMemory)
 	memory = bound(limit.Value(), have.MemoryLimit, bytes, reported).differ(0, memorySlack)

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,7 +94,7 @@ func fields(observed *runtime.Resources) []field {
 		return nil
 	}
 	reportsLimits := observed.CPURequest != nil // it is always set: a runtime that reports it reports limits too
-	memory, least := observed.MemoryLimit, cmp.Or(observed.MinCPULimit, minQuotaMilli)
+	memory, least := observed.MemoryLimit, observed.LeastCPULimit()
 	if memory != nil && memory.Value() >= noMemoryLimit {
 		memory = nil
 	}
@@ -111,7 +110,6 @@ func fields(observed *runtime.Resources) []field {
 }
 
 const (
-	minQuotaMilli = 10 // the kernel's minimum quota, 1 ms in the default period of 100 ms
 	minShares     = 2
 	maxShares     = 262144
 	sharesPerCPU  = 1024
