@@ -105,12 +105,8 @@ func (p progress) phase(pod *corev1.Pod, st *corev1.PodStatus) corev1.PodPhase {
 		return corev1.PodRunning
 	case main.stopped == 0:
 		return corev1.PodPending
-	case main.restartable > 0:
+	default: // all have stopped, and one of them is to be restarted
 		return corev1.PodRunning
-	case main.succeeded == main.stopped:
-		return corev1.PodSucceeded
-	default:
-		return corev1.PodFailed
 	}
 }
 
