@@ -145,8 +145,8 @@ func (p *Pods) record(ctx context.Context, o metav1.ListOptions, err error) {
 // withoutQuery returns the error of a request without the query of its URL, which is another one
 // at each attempt.
 func withoutQuery(err error) error {
-	var e *url.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*url.Error](err)
+	if !ok {
 		return err
 	}
 	address, _, _ := strings.Cut(e.URL, "?")

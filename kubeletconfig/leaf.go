@@ -216,13 +216,14 @@ func parseTaints(text string) ([]corev1.Taint, error) {
 
 func checkTaint(t corev1.Taint) error {
 	effects := []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
+	badKey, badValue := validation.IsQualifiedName(t.Key), validation.IsValidLabelValue(t.Value)
 	switch {
 	case t.Key == "":
 		return errors.New("the key is empty")
-	case len(validation.IsQualifiedName(t.Key)) > 0:
-		return fmt.Errorf("the key: %s", validation.IsQualifiedName(t.Key)[0])
-	case len(validation.IsValidLabelValue(t.Value)) > 0:
-		return fmt.Errorf("the value: %s", validation.IsValidLabelValue(t.Value)[0])
+	case len(badKey) > 0:
+		return fmt.Errorf("the key: %s", badKey[0])
+	case len(badValue) > 0:
+		return fmt.Errorf("the value: %s", badValue[0])
 	case !slices.Contains(effects, t.Effect):
 		return fmt.Errorf("effect %q is none of %v", t.Effect, effects)
 	case t.TimeAdded != nil:
