@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -91,9 +90,9 @@ func (w *world) checkContainer(t *testing.T, pod string) {
 		return err
 	})
 	require.Equal(t, "0.log", filepath.Base(r.GetStatus().GetLogPath())) // RT-13
-	var info struct{ Pid int }
-	require.NoError(t, json.Unmarshal([]byte(r.GetInfo()["info"]), &info))
-	cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", info.Pid))
+	pid := pidOf(r.GetInfo())
+	require.NotZero(t, pid, "%v", r.GetInfo())
+	cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	require.NoError(t, err)
 	memory := cgroupOf(string(cgroups), "memory")
 	require.Contains(t, memory, w.node.CgroupParent+"/kubepods/burstable/pod")

@@ -124,11 +124,7 @@ func (s *storm) pid(id string, isSandbox bool) int {
 		r, _ := s.rt.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
 		info = r.GetInfo()
 	}
-	var process struct{ Pid int }
-	if json.Unmarshal([]byte(info["info"]), &process) != nil {
-		return 0
-	}
-	return process.Pid
+	return pidOf(info)
 }
 
 // processes returns, by id, the processes of all sandboxes and containers of the pods whose name begins with one of the prefixes.

@@ -153,6 +153,15 @@ func (w *world) containers() (map[string][]*cri.Container, error) {
 	return byPod, nil
 }
 
+// pidOf returns the process in the information about a container or sandbox that containerd has, or 0.
+func pidOf(info map[string]string) int {
+	var process struct{ Pid int }
+	if json.Unmarshal([]byte(info["info"]), &process) != nil {
+		return 0
+	}
+	return process.Pid
+}
+
 // running returns an error until exactly the pods of these names run, one
 // container each.
 func (w *world) running(names ...string) error {
