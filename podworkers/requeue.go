@@ -2,6 +2,7 @@ package podworkers
 
 import (
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/sublet-dev/agent/runtime"
@@ -86,21 +87,31 @@ func (s *podState) promoteDeferred(now time.Time, e *effect) {
 }
 
 // nextResync returns when a pod without requests is due: between its resync period and the
-// longest that jitter makes of it, and aligned to mergeWindow if that leaves a choice.
-func (p policy) nextResync(settled bool, now time.Time) time.Time {
+// longest that jitter makes of it. If that leaves a choice, resyncs are aligned to mergeWindow, and pods of one cohort
+// choose the same window, even if they were not synced together before.
+func (p policy) nextResync(settled bool, cohort uint32, now time.Time) time.Time {
 	period := p.resyncPeriod
 	if settled {
 		period = p.settledPeriod
 	}
-	at := now.Add(p.jitter(period))
-	if p.spread*float64(period) < 2*float64(mergeWindow) {
-		return at
+	spread := time.Duration(p.spread * float64(period))
+	if spread < 2*mergeWindow {
+		return now.Add(p.jitter(period))
 	}
-	aligned := p.origin.Add(at.Sub(p.origin).Truncate(mergeWindow)) // keeps the monotonic reading
-	if aligned.Before(now.Add(period)) {
-		return aligned.Add(mergeWindow)
+	earliest := now.Add(period).Sub(p.origin)
+	first, last := int64((earliest+mergeWindow-1)/mergeWindow), int64((earliest+spread)/mergeWindow)
+	best, lowest := first, rank(cohort, first)
+	for w := first + 1; w <= last; w++ {
+		if r := rank(cohort, w); r < lowest {
+			best, lowest = w, r
+		}
 	}
-	return aligned
+	return p.origin.Add(time.Duration(best) * mergeWindow) // keeps the monotonic reading
+}
+
+// rank orders windows randomly, in an order of each cohort's own.
+func rank(cohort uint32, window int64) uint64 {
+	return rand.NewPCG(uint64(cohort), uint64(window)).Uint64()
 }
 
 // fail schedules the next attempt. A call that was cancelled for another one is

@@ -79,15 +79,43 @@ func TestNextResync_SharesTimes(t *testing.T) {
 	var r requeueTimes
 	for i := range 1000 {
 		now := time.Now()
-		at := p.nextResync(true, now)
+		at := p.nextResync(true, uint32(i), now)
 		require.WithinRange(t, at, now.Add(period), now.Add(period+period/2))
 		r.set(types.UID(fmt.Sprint(i)), at)
 	}
-	assert.LessOrEqual(t, r.queue.Len(), int(period.Seconds()*spread/mergeWindow.Seconds())+2)
+	const most = int(period/2/mergeWindow) + 2 // windows in the jitter, and those that begin meanwhile
+	assert.LessOrEqual(t, r.queue.Len(), most)
+	assert.Greater(t, r.queue.Len(), most*3/4, "the resyncs of many pods are spread over all of the jitter")
 	assert.Len(t, r.times, r.queue.Len())
+	for _, item := range r.times {
+		assert.Less(t, len(item.Value.uids), 3*1000/most)
+	}
 	assert.Len(t, r.take(p.origin.Add(2*period)), 1000)
 	assert.Empty(t, r.times)
 	assert.Empty(t, r.pods)
+}
+
+// SL-5: pods of a cohort come to be resynced together, and remain so, even if each was synced for the first time, or for
+// a reason of its own, at another time.
+func TestNextResync_KeepsCohortsTogether(t *testing.T) {
+	const pods, period, spread = 64, 5 * time.Minute, 0.5
+	p := policy{origin: time.Now(), settledPeriod: period, spread: spread, jitter: jitter(spread)}
+	together := 0 // cohorts
+	for cohort := range uint32(100) {
+		due := make([]time.Time, pods)
+		for i := range due {
+			due[i] = p.origin.Add(time.Duration(i) * 20 * time.Second / pods) // the burst of their starts takes 20 s
+		}
+		for range 8 {
+			for i, at := range due {
+				due[i] = p.nextResync(true, cohort, at)
+			}
+		}
+		if due[0].Equal(due[pods-1]) && due[0].Equal(due[pods/2]) {
+			together++
+		}
+	}
+	assert.Greater(t, together, 90)
 }
 
 // countingSyncer counts its syncs.

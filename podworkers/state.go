@@ -25,6 +25,7 @@ const (
 // requeue.go change it, and they depend on nothing but it and their arguments.
 type podState struct {
 	uid            types.UID
+	cohort         uint32 // of pods that were added one after the other
 	fullName       string
 	pod            *corev1.Pod // the newest desired one
 	orphan         bool        // found in the runtime only; pod is made from what the runtime reports
@@ -266,7 +267,7 @@ func (s *podState) completeSync(result runtime.SyncResult, stillSettled bool, p 
 		return
 	}
 	e.inspect = !result.Unchanged
-	at := p.nextResync(stillSettled, now)
+	at := p.nextResync(stillSettled, s.cohort, now)
 	if !result.RequeueAt.IsZero() && result.RequeueAt.Before(at) {
 		at = later(result.RequeueAt, now.Add(minRequeueDelay))
 	}

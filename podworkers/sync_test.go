@@ -153,7 +153,7 @@ func TestWorkers_Jitter(t *testing.T) {
 			assert.LessOrEqual(t, d, 90*time.Second)
 			assert.Zero(t, st.RequeueAt.Nanosecond(), "resyncs are aligned to seconds")
 			delays[d.Truncate(time.Second)] = true
-			time.Sleep(37 * time.Millisecond)
+			time.Sleep(37 * time.Second)
 		}
 		assert.Greater(t, len(delays), 20)
 	})

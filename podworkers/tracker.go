@@ -17,11 +17,16 @@ import (
 // before are not attributed to a new pod with the same UID.
 const tombstoneTTL = 10 * time.Minute
 
+// cohortSize is how many pods are resynced together. Such pods were added one after the other, so that much of what is
+// known of them shares pages of memory.
+const cohortSize = 64
+
 // tracker holds the state of all pods and the order of static pods. Like podState
 // it is pure.
 type tracker struct {
 	policy     policy
 	pods       map[types.UID]*podState
+	added      uint32                     // how many pods were, modulo 2^32
 	staticPods map[string]*staticPodQueue // by full name
 	tombstones map[types.UID]time.Time    // when the pod was forgotten
 	synced     bool                       // sync was called with a complete set
@@ -141,7 +146,8 @@ func orphanPod(observed *runtime.Pod) *corev1.Pod {
 
 // add adds a pod. A static pod joins the queue of its full name.
 func (t *tracker) add(pod *corev1.Pod, static bool) *podState {
-	s := &podState{uid: pod.UID, fullName: podspec.FullName(pod), pod: pod, static: static}
+	s := &podState{uid: pod.UID, cohort: t.added / cohortSize, fullName: podspec.FullName(pod), pod: pod, static: static}
+	t.added++
 	if forgottenAt, forgotten := t.tombstones[s.uid]; forgotten {
 		// On a coarse clock an inspection can have the time at which the containers
 		// of the forgotten pod were removed.
