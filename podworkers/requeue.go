@@ -30,8 +30,10 @@ const (
 	minEventDelay = 100 * time.Millisecond
 	maxEventDelay = time.Second
 	// mergeWindow aligns resyncs, so that an idle machine does not wake up for each
-	// pod.
+	// pod. It is longer if the jitter would contain more than maxWindows: the more pods are
+	// resynced together, the less of the memory that is used was not used for long.
 	mergeWindow = 5 * time.Second
+	maxWindows  = 10
 )
 
 func (s *podState) setRequeueAt(at time.Time, e *effect) {
@@ -87,8 +89,8 @@ func (s *podState) promoteDeferred(now time.Time, e *effect) {
 }
 
 // nextResync returns when a pod without requests is due: between its resync period and the
-// longest that jitter makes of it. If that leaves a choice, resyncs are aligned to mergeWindow, and pods of one cohort
-// choose the same window, even if they were not synced together before.
+// longest that jitter makes of it. If that leaves a choice, resyncs are aligned to a window, and pods of one cohort
+// choose the same one, even if they were not synced together before.
 func (p policy) nextResync(settled bool, cohort uint32, now time.Time) time.Time {
 	period := p.resyncPeriod
 	if settled {
@@ -99,14 +101,15 @@ func (p policy) nextResync(settled bool, cohort uint32, now time.Time) time.Time
 		return now.Add(p.jitter(period))
 	}
 	earliest := now.Add(period).Sub(p.origin)
-	first, last := int64((earliest+mergeWindow-1)/mergeWindow), int64((earliest+spread)/mergeWindow)
+	window := max(mergeWindow, spread/maxWindows)
+	first, last := int64((earliest+window-1)/window), int64((earliest+spread)/window)
 	best, lowest := first, rank(cohort, first)
 	for w := first + 1; w <= last; w++ {
 		if r := rank(cohort, w); r < lowest {
 			best, lowest = w, r
 		}
 	}
-	return p.origin.Add(time.Duration(best) * mergeWindow) // keeps the monotonic reading
+	return p.origin.Add(time.Duration(best) * window) // keeps the monotonic reading
 }
 
 // rank orders windows randomly, in an order of each cohort's own.

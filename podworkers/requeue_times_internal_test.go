@@ -83,9 +83,9 @@ func TestNextResync_SharesTimes(t *testing.T) {
 		require.WithinRange(t, at, now.Add(period), now.Add(period+period/2))
 		r.set(types.UID(fmt.Sprint(i)), at)
 	}
-	const most = int(period/2/mergeWindow) + 2 // windows in the jitter, and those that begin meanwhile
+	const most = maxWindows + 2 // with those that begin meanwhile
 	assert.LessOrEqual(t, r.queue.Len(), most)
-	assert.Greater(t, r.queue.Len(), most*3/4, "the resyncs of many pods are spread over all of the jitter")
+	assert.Greater(t, r.queue.Len(), maxWindows*3/4, "the resyncs of many pods are spread over all of the jitter")
 	assert.Len(t, r.times, r.queue.Len())
 	for _, item := range r.times {
 		assert.Less(t, len(item.Value.uids), 3*1000/most)
