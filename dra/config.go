@@ -170,7 +170,7 @@ func claimName(pod *corev1.Pod, entry *corev1.PodResourceClaim) (string, error) 
 }
 
 // isFor returns an error if a claim cannot be used by the pod.
-func (cfg *Config) isFor(claim *resourcev1.ResourceClaim, uid types.UID) error {
+func (cfg *Config) isFor(claim *resourcev1.ResourceClaim, pod *corev1.Pod) error {
 	if claim.Status.Allocation == nil {
 		return fmt.Errorf("%w: it has to be in status.allocation", ErrNotAllocated)
 	}
@@ -178,7 +178,7 @@ func (cfg *Config) isFor(claim *resourcev1.ResourceClaim, uid types.UID) error {
 		return nil
 	}
 	for _, r := range claim.Status.ReservedFor {
-		if r.UID == uid {
+		if r.UID == pod.UID {
 			return nil
 		}
 	}

@@ -2,11 +2,8 @@ package dra
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -14,13 +11,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/internal/logattr"
-	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/statefile"
-	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -100,16 +93,6 @@ func (m *Manager) isPrepared(pod *corev1.Pod, claims []corev1.PodResourceClaim) 
 	return true
 }
 
-// preparePod prepares the claims of a pod that are not prepared.
-func (m *Manager) preparePod(ctx context.Context, pod *corev1.Pod, claims []corev1.PodResourceClaim) error {
-	for i := range claims {
-		if err := m.preparePodClaim(ctx, pod, &claims[i]); err != nil {
-			return fmt.Errorf("%s: %w", describe(claims[i].Name), err)
-		}
-	}
-	return nil
-}
-
 // cdiDevices returns the CDI devices of a prepared claim, of one request or of all.
 func (m *Manager) cdiDevices(pod *corev1.Pod, used corev1.ResourceClaim) ([]string, error) {
 	m.mu.Lock()
@@ -147,152 +130,6 @@ func (m *Manager) claimOf(pod *corev1.Pod, name string) *claimState {
 		}
 	}
 	return nil
-}
-
-// preparePodClaim prepares one claim of a pod, unless it is prepared.
-func (m *Manager) preparePodClaim(ctx context.Context, pod *corev1.Pod, entry *corev1.PodResourceClaim) error {
-	name, err := claimName(pod, entry)
-	if err != nil || name == "" {
-		return err
-	}
-	m.mu.Lock()
-	known := m.claimOf(pod, name)
-	prepared := known != nil && known.isPrepared()
-	m.mu.Unlock()
-	if prepared {
-		return nil
-	}
-	bounded, cancel := context.WithTimeout(ctx, m.cfg.CallTimeout)
-	defer cancel()
-	var claim *resourcev1.ResourceClaim
-	err = safe.Call(m.cfg.Logger, "find ResourceClaim "+name, func() (err error) {
-		claim, err = m.cfg.Claims.ResourceClaim(bounded, pod.Namespace, name)
-		return err
-	})
-	switch {
-	case err == nil:
-		err = m.cfg.isFor(claim, pod.UID)
-	case known != nil && !errors.Is(err, podspec.ErrObjectNotFound):
-		claim, err = nil, nil // what is stored of it suffices, without the API server
-	}
-	if err != nil {
-		return fmt.Errorf("ResourceClaim %s: %w", name, err)
-	}
-	isNew := false
-	if claim != nil {
-		if known != nil && known.UID != claim.UID { // it was replaced before the pod got its devices, and only one of its name counts
-			if err := m.releaseClaim(ctx, known, pod.UID); err != nil {
-				return fmt.Errorf("ResourceClaim %s: release the one that it has replaced: %w", name, err)
-			}
-		}
-		if known, isNew, err = m.use(pod, claim); err != nil {
-			return fmt.Errorf("ResourceClaim %s: %w", name, err)
-		}
-	}
-	if err := m.prepareClaim(ctx, pod, known, isNew); err != nil {
-		return fmt.Errorf("ResourceClaim %s: prepare: %w", name, err)
-	}
-	return nil
-}
-
-// prepareClaim has all drivers of a claim prepare it. That the pod uses it is stored before, so
-// that the claim is released also if the agent is killed meanwhile. isNew says that it was recorded for this call.
-func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *claimState, isNew bool) error {
-	select { // pods that share a claim wait for each other
-	case state.inUse <- struct{}{}:
-		defer func() { <-state.inUse }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if err := m.save(); err != nil {
-		if isNew {
-			m.takeBack(state, pod.UID)
-		}
-		return err
-	}
-	m.mu.Lock()
-	missing := state.unprepared()
-	m.mu.Unlock()
-	for _, driver := range missing {
-		devices, err := m.prepare(ctx, driver, state)
-		if err != nil {
-			return err
-		}
-		m.mu.Lock()
-		state.Drivers[driver] = &devices
-		m.file.Changed()
-		m.mu.Unlock()
-	}
-	if err := m.save(); err != nil {
-		m.mu.Lock() // to be prepared again: what cannot be stored must not prevent others from being stored
-		defer m.mu.Unlock()
-		for _, driver := range missing {
-			state.Drivers[driver] = nil
-		}
-		return err
-	}
-	if len(missing) > 0 {
-		m.cfg.Logger.Info("resource claim prepared", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("claim", state.Namespace+"/"+state.Name))
-	}
-	return nil
-}
-
-// use records that a pod uses a claim. A claim that was allocated other devices waits until its former ones are released. Without
-// a driver that is to prepare it nothing is recorded: the pod would wait for its release, by a driver that may never come.
-func (m *Manager) use(pod *corev1.Pod, claim *resourcev1.ResourceClaim) (state *claimState, isNew bool, err error) {
-	allocation := allocationOf(claim)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	state = m.claims[claim.UID]
-	if state != nil && state.Allocation != "" && state.Allocation != allocation {
-		return nil, false, errors.New("it was allocated other devices, and those it had before are not released yet")
-	}
-	if state == nil {
-		state = &claimState{
-			Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, Drivers: map[string]*[]device{}, Allocation: allocation,
-			inUse: make(chan struct{}, 1),
-		}
-		for _, r := range claim.Status.Allocation.Devices.Results {
-			state.Drivers[r.Driver] = nil
-		}
-	}
-	if slices.Contains(state.Pods, pod.UID) {
-		return state, false, nil
-	}
-	for _, driver := range state.unprepared() {
-		if len(m.drivers[driver]) == 0 {
-			return nil, false, noDriver(driver)
-		}
-	}
-	m.claims[claim.UID] = state
-	state.Pods = append(state.Pods, pod.UID)
-	m.file.Changed()
-	return state, true, nil
-}
-
-// takeBack undoes what use has recorded and could not be stored: the next call for the pod must not take the claim for one
-// that is prepared and stored for it. The caller has the right to have it prepared.
-func (m *Manager) takeBack(state *claimState, uid types.UID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(state.Pods) > 1 {
-		state.Pods = slices.DeleteFunc(state.Pods, func(p types.UID) bool { return p == uid })
-	} else { // what pods that have left it to this one had prepared is released with it
-		for driver := range state.Drivers {
-			state.Drivers[driver] = nil
-		}
-	}
-	m.file.Changed()
-}
-
-// allocationOf identifies the devices that a claim was allocated.
-func allocationOf(claim *resourcev1.ResourceClaim) string {
-	var devices strings.Builder
-	for _, r := range claim.Status.Allocation.Devices.Results {
-		fmt.Fprintf(&devices, "%q %q %q %q\n", r.Request, r.Driver, r.Pool, r.Device)
-	}
-	hash := sha256.Sum256([]byte(devices.String()))
-	return hex.EncodeToString(hash[:8])
 }
 
 // HasUnreleased implements podsync.EarlyReleaser: it reports whether the pod has claims that are not released. The cluster gives a claim
