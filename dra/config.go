@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/internal/bootid"
@@ -170,12 +171,15 @@ func claimName(pod *corev1.Pod, entry *corev1.PodResourceClaim) (string, error) 
 }
 
 // isFor returns an error if a claim cannot be used by the pod.
-func (cfg *Config) isFor(claim *resourcev1.ResourceClaim, pod *corev1.Pod) error {
+func (cfg *Config) isFor(claim *resourcev1.ResourceClaim, pod *corev1.Pod, entry *corev1.PodResourceClaim) error {
 	if claim.Status.Allocation == nil {
 		return fmt.Errorf("%w: it has to be in status.allocation", ErrNotAllocated)
 	}
 	if !cfg.RequireReservation {
 		return nil
+	}
+	if entry.ResourceClaimTemplateName != nil && !metav1.IsControlledBy(claim, pod) {
+		return errors.New("it was not made for the pod: one of a template must have the pod as its controller")
 	}
 	for _, r := range claim.Status.ReservedFor {
 		if r.UID == pod.UID {

@@ -69,7 +69,7 @@ func (m *Manager) findClaim(ctx context.Context, pod *corev1.Pod, entry *corev1.
 	})
 	switch {
 	case err == nil:
-		err = m.check(pod, f.claim)
+		err = m.check(pod, entry, f.claim)
 	case f.known != nil && !errors.Is(err, podspec.ErrObjectNotFound):
 		f.claim, err = nil, nil // what is stored of it suffices, without the API server
 	}
@@ -80,8 +80,8 @@ func (m *Manager) findClaim(ctx context.Context, pod *corev1.Pod, entry *corev1.
 }
 
 // check returns an error if a pod cannot use a claim now.
-func (m *Manager) check(pod *corev1.Pod, claim *resourcev1.ResourceClaim) error {
-	if err := m.cfg.isFor(claim, pod); err != nil {
+func (m *Manager) check(pod *corev1.Pod, entry *corev1.PodResourceClaim, claim *resourcev1.ResourceClaim) error {
+	if err := m.cfg.isFor(claim, pod, entry); err != nil {
 		return err
 	}
 	m.mu.Lock()

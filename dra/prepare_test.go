@@ -4,7 +4,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/dra"
 )
@@ -28,4 +30,19 @@ func TestInject_PreparesAllClaimsOrNone(t *testing.T) {
 	}
 	inject(t, m, pod("p", "a"), false)
 	require.Equal(t, []string{"prepare a"}, d.taken())
+}
+
+// The name of a claim that was made from a template says not that it was made for this pod.
+func TestInject_ChecksControllersOfClaims(t *testing.T) {
+	made, template, isController := claim("made", gpuDriver), "template", true
+	made.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{UID: "p"}}
+	made.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "p", UID: "q", Controller: &isController}}
+	m := newManager(t, stateFile(t), fakeClaims{"made": made}, func(cfg *dra.Config) { cfg.RequireReservation = true })
+	register(t, m, serve(t, new(fakeDriver)))
+	p := pod("p", "made")
+	p.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "made", ResourceClaimTemplateName: &template}
+	p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "made", ResourceClaimName: &made.Name}}
+	require.ErrorContains(t, injectErr(t, m, p), "ResourceClaim made: it was not made for the pod")
+	made.OwnerReferences[0].UID = "p"
+	require.Len(t, inject(t, m, p, false), 2)
 }
