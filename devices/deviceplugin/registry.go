@@ -2,6 +2,7 @@ package deviceplugin
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -35,7 +36,7 @@ func (h handler) Deregister(_ context.Context, p pluginregistry.Plugin) {
 	if of == nil {
 		return
 	}
-	for _, w := range []*watcher{of.current, of.next} {
+	for _, w := range append(slices.Clone(of.listed), of.next) {
 		if w != nil && w.path == p.Endpoint {
 			w.stop()
 		}

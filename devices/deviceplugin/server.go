@@ -78,19 +78,25 @@ type Server struct {
 	watched map[corev1.ResourceName]*watched
 }
 
-// watched are the plugins of a resource. One that registers takes the place of the other with its
-// first list of devices: until then, those of the other can be used.
+// maxListed is how many plugins of one resource are watched that have listed devices: while one is upgraded, there are two.
+const maxListed = 2
+
+// watched are the plugins of a resource. One that registers takes the place of the others with its
+// first list of devices: until then, those of the others can be used, and when it ends, they can be again.
 type watched struct {
-	current *watcher // its devices are those of the resource; nil: none
-	next    *watcher // it has registered since; nil: none
+	applying sync.Mutex     // orders what is passed on; locked before Server.mu
+	provider devices.Plugin // the one that was passed on last; nil: none. Guarded by applying
+	listed   []*watcher     // changed with applying and Server.mu locked; the last one provides the resource
+	next     *watcher       // it has registered and not listed yet; nil: none. Guarded by Server.mu
 }
 
 // watcher follows the devices of one plugin.
 type watcher struct {
 	path     string // of the socket
 	provider devices.Plugin
+	ctx      context.Context // done: it ends
 	stop     context.CancelFunc
-	done     chan struct{} // closed when it calls Devices no more
+	list     []devices.Device // the last one; guarded by watched.applying
 }
 
 // New returns a Server. It checks cfg and does no I/O.
@@ -233,65 +239,83 @@ func (s *Server) connect(ctx context.Context, name corev1.ResourceName, path str
 		next.stop()
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	w := &watcher{path: path, provider: p.provider(), stop: cancel, done: make(chan struct{})}
-	s.watched[name].next = w
+	of, w := s.watched[name], &watcher{path: path, provider: p.provider(), ctx: ctx, stop: cancel}
+	of.next = w
 	s.wg.Go(func() {
-		defer close(w.done)
 		defer cancel()
-		s.watch(ctx, name, p, w)
+		s.watch(name, of, p, w)
 	})
 	return nil
 }
 
 // watch passes the devices of a plugin on until its connection ends or it is replaced.
-func (s *Server) watch(ctx context.Context, name corev1.ResourceName, p *plugin, w *watcher) {
+func (s *Server) watch(name corev1.ResourceName, of *watched, p *plugin, w *watcher) {
 	log := s.cfg.Logger.With(slog.String("resource", string(name)), slog.String("endpoint", filepath.Base(p.path)))
 	log.Info("device plugin registered")
-	var previous *watcher
-	listed := false
-	err := p.watch(ctx, func(list []devices.Device) error {
-		if !listed {
-			if previous, listed = s.replace(name, w); !listed {
-				return errReplaced
-			}
-		}
-		return s.cfg.Devices.Update(name, w.provider, list)
-	})
-	if previous != nil { // its devices are still there if the first list was invalid
-		s.cfg.Devices.Disconnect(name, previous.provider)
-	}
-	if s.isCurrent(name, w) {
-		s.cfg.Devices.Disconnect(name, w.provider)
-	}
+	err := p.watch(w.ctx, func(list []devices.Device) error { return s.pass(name, of, w, list) })
+	s.end(name, of, w)
 	log.Info("device plugin disconnected", logattr.Err(text.Error(err)))
 	if err := p.conn.Close(); err != nil {
 		log.Debug("close failed", logattr.Err(err))
 	}
 }
 
-// replace makes a plugin that has listed its devices the one that provides the resource. It returns
-// the one before, which calls Devices no more: its last list must not replace the first of this one. ok
-// is false if another plugin has registered meanwhile.
-func (s *Server) replace(name corev1.ResourceName, w *watcher) (previous *watcher, ok bool) {
+// pass passes a list of devices on if the plugin provides the resource, which it does from its first one on.
+func (s *Server) pass(name corev1.ResourceName, of *watched, w *watcher, list []devices.Device) error {
+	of.applying.Lock()
+	defer of.applying.Unlock()
 	s.mu.Lock()
-	of := s.watched[name]
-	if of.next != w {
-		s.mu.Unlock()
-		return nil, false
+	if of.next == w {
+		of.next = nil
+		for i, other := range of.listed {
+			if other.path == w.path || i <= len(of.listed)-maxListed {
+				other.stop()
+			}
+		}
+		of.listed = append(slices.DeleteFunc(of.listed, func(other *watcher) bool { return other.ctx.Err() != nil }), w)
 	}
-	previous, of.current, of.next = of.current, w, nil
 	s.mu.Unlock()
-	if previous != nil {
-		previous.stop()
-		<-previous.done
+	if !slices.Contains(of.listed, w) { // others have registered, or listed, meanwhile
+		return errReplaced
 	}
-	return previous, true
+	w.list = list
+	if of.listed[len(of.listed)-1] != w {
+		return nil
+	}
+	return s.apply(name, of, w)
 }
 
-// isCurrent reports whether a plugin provides the resource: it has listed its devices, and no other
-// one has taken its place.
-func (s *Server) isCurrent(name corev1.ResourceName, w *watcher) bool {
+// apply passes the last list of a plugin on. of.applying is locked.
+func (s *Server) apply(name corev1.ResourceName, of *watched, w *watcher) error {
+	err := s.cfg.Devices.Update(name, w.provider, w.list)
+	if err == nil {
+		of.provider = w.provider
+	}
+	return err
+}
+
+// end has the plugin that listed devices before provide the resource, if it still runs, after the one that did has ended.
+func (s *Server) end(name corev1.ResourceName, of *watched, w *watcher) {
+	of.applying.Lock()
+	defer of.applying.Unlock()
+	wasLast := len(of.listed) > 0 && of.listed[len(of.listed)-1] == w
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.watched[name].current == w
+	of.listed = slices.DeleteFunc(of.listed, func(other *watcher) bool { return other == w })
+	s.mu.Unlock()
+	if !wasLast {
+		return
+	}
+	for _, other := range slices.Backward(of.listed) {
+		if other.ctx.Err() != nil {
+			continue // it ends, too
+		}
+		if s.apply(name, of, other) == nil {
+			s.cfg.Logger.Info("device plugin provides its resource again", slog.String("resource", string(name)), slog.String("endpoint", filepath.Base(other.path)))
+			return
+		}
+		other.stop()
+	}
+	if of.provider != nil {
+		s.cfg.Devices.Disconnect(name, of.provider)
+	}
 }
