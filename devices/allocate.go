@@ -275,7 +275,7 @@ func (m *Manager) allocate(ctx context.Context, pod *corev1.Pod, container strin
 	cancel()
 	if err == nil {
 		m.mu.Lock()
-		m.record(pod.UID, container, name, allocation{IDs: ids, Injection: &injection, near: m.pods[pod.UID][container][name].near})
+		m.record(pod.UID, container, name, allocation{IDs: ids, Injection: &injection, NUMANodes: m.resources[name].placesOf(ids), near: m.pods[pod.UID][container][name].near})
 		m.mu.Unlock()
 		err = m.save()
 	}

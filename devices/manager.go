@@ -152,6 +152,8 @@ type allocation struct {
 	// Injection is nil while the plugin has not answered yet. It is empty, and IDs too, for a
 	// container that was created when no plugin had ever provided the resource.
 	Injection *runtime.Injection `json:"injection,omitempty"`
+	// NUMANodes are those to which devices were near when they were allocated, by id: for reports while the plugin is away.
+	NUMANodes map[string][]int64 `json:"numaNodes,omitempty"`
 	// near are the NUMA nodes from which Reserve has set devices aside.
 	near topology.Set
 }

@@ -33,17 +33,17 @@ func (m *Manager) Allocations(uid types.UID) []Allocation {
 			if a.Injection == nil || a.isNone() {
 				continue
 			}
-			out = append(out, Allocation{Container: container, Resource: name, Devices: m.devices(name, a.IDs), CDIDevices: slices.Clone(a.Injection.CDIDevices)})
+			out = append(out, Allocation{Container: container, Resource: name, Devices: m.devices(name, a.IDs, a.NUMANodes), CDIDevices: slices.Clone(a.Injection.CDIDevices)})
 		}
 	}
 	return out
 }
 
-// devices returns what is known of the devices with these ids. m.mu is locked.
-func (m *Manager) devices(name corev1.ResourceName, ids []string) []Device {
+// devices returns what is known of the devices with these ids; places are the NUMA nodes of those that no plugin lists. m.mu is locked.
+func (m *Manager) devices(name corev1.ResourceName, ids []string, places map[string][]int64) []Device {
 	out := make([]Device, len(ids))
 	for i, id := range ids {
-		out[i] = Device{ID: id}
+		out[i] = Device{ID: id, NUMANodes: slices.Clone(places[id])}
 		if r := m.resources[name]; r != nil {
 			if d, ok := r.devices[id]; ok {
 				d.NUMANodes = slices.Clone(d.NUMANodes)
@@ -54,6 +54,20 @@ func (m *Manager) devices(name corev1.ResourceName, ids []string) []Device {
 	return out
 }
 
+// placesOf returns the NUMA nodes of those of the devices that say where they are; nil if none does.
+func (r *resourceState) placesOf(ids []string) map[string][]int64 {
+	var places map[string][]int64
+	for _, id := range ids {
+		if nodes := r.devices[id].NUMANodes; len(nodes) > 0 {
+			if places == nil {
+				places = map[string][]int64{}
+			}
+			places[id] = slices.Clone(nodes)
+		}
+	}
+	return places
+}
+
 // Devices returns the devices of each resource that a plugin provides, sorted by id. The
 // caller owns the result.
 func (m *Manager) Devices() map[corev1.ResourceName][]Device {
@@ -62,7 +76,7 @@ func (m *Manager) Devices() map[corev1.ResourceName][]Device {
 	out := map[corev1.ResourceName][]Device{}
 	for name, r := range m.resources {
 		if r.plugin != nil {
-			out[name] = m.devices(name, slices.Sorted(maps.Keys(r.devices)))
+			out[name] = m.devices(name, slices.Sorted(maps.Keys(r.devices)), nil)
 		}
 	}
 	return out

@@ -18,12 +18,15 @@ import (
 func TestManager_ReportsStoredAllocations(t *testing.T) {
 	file := stateFile(t)
 	m := newManager(t, file)
-	require.NoError(t, m.Update(gpu, &fake{}, healthy("a")))
-	p := pod("p", container("app", 1))
+	require.NoError(t, m.Update(gpu, &fake{}, []devices.Device{{ID: "a", Healthy: true, NUMANodes: []int64{1}}, {ID: "b", Healthy: true}}))
+	p := pod("p", container("app", 2))
 	inject(t, m, p)
-	require.Equal(t, []devices.Allocation{{Container: "app", Resource: gpu, Devices: []devices.Device{{ID: "a"}}, CDIDevices: []string{"vendor.example/gpu=a"}}},
+	want := []devices.Device{{ID: "a", NUMANodes: []int64{1}}, {ID: "b"}} // where they are does not change while their plugin is away
+	require.Equal(t, []devices.Allocation{{Container: "app", Resource: gpu, Devices: want, CDIDevices: []string{"vendor.example/gpu=a"}}},
 		newManager(t, file).Allocations(p.UID))
-	require.Equal(t, []corev1.ResourceStatus{{Name: gpu, Resources: []corev1.ResourceHealth{{ResourceID: "a", Health: corev1.ResourceHealthStatusUnknown}}}},
+	require.Equal(t, []corev1.ResourceStatus{{Name: gpu, Resources: []corev1.ResourceHealth{
+		{ResourceID: "a", Health: corev1.ResourceHealthStatusUnknown}, {ResourceID: "b", Health: corev1.ResourceHealthStatusUnknown},
+	}}},
 		newManager(t, file).ResourceStatuses(p.UID, "app"))
 }
 
