@@ -59,6 +59,9 @@ func (g *generator) date(c *corev1.PodCondition) {
 	c.LastTransitionTime = g.now
 	for _, list := range [][]corev1.PodCondition{g.previous.Conditions, g.pod.Status.Conditions} {
 		if old := condition(list, c.Type); old != nil {
+			if c.Type == corev1.PodResizeInProgress && g.isResizePending() {
+				c.ObservedGeneration = old.ObservedGeneration // it is not the resize that is pending
+			}
 			if old.Status == c.Status && !old.LastTransitionTime.IsZero() {
 				c.LastTransitionTime = old.LastTransitionTime
 			}
@@ -235,13 +238,19 @@ func (g *generator) restartOfAll(st *corev1.PodStatus) (corev1.PodCondition, boo
 	return conditionStatus(t, false), true
 }
 
+// isResizePending reports whether the pod is to get other resources than those that it is being
+// resized to.
+func (g *generator) isResizePending() bool {
+	return podspec.TrueCondition(&g.pod.Status, corev1.PodResizePending) != nil
+}
+
 // resize reports resizes that are in progress or pending.
 func (g *generator) resize() []corev1.PodCondition {
 	if g.final() {
 		return nil
 	}
 	var out []corev1.PodCondition
-	if c := condition(g.pod.Status.Conditions, corev1.PodResizePending); c != nil && c.Status == corev1.ConditionTrue {
+	if c := podspec.TrueCondition(&g.pod.Status, corev1.PodResizePending); c != nil {
 		out = append(out, withReason(corev1.PodResizePending, true, c.Reason, c.Message)) // set by the component that allocates resources
 	} else if f := g.report.Failures[""]; f.Reason == corev1.PodReasonDeferred || f.Reason == corev1.PodReasonInfeasible {
 		out = append(out, withReason(corev1.PodResizePending, true, f.Reason, f.Message))

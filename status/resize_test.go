@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent/runtime"
+	"github.com/sublet-dev/agent/status"
 )
 
 // ST-3: a limit that is not there yet, or still there, is a resize under way, and
@@ -126,4 +127,35 @@ func TestGenerate_ResourcesOfAContainer(t *testing.T) {
 	c.Resources.Requests = nil
 	deleted := generateAfter(generate(p, runtime.Report{Observed: view(running("c", 0))}), pod("main:c"), runtime.Report{Observed: view()})
 	assert.Nil(t, deleted.ContainerStatuses[0].AllocatedResources, "as the spec is now")
+}
+
+// PodResizeInProgress is of the resize that is under way, while a later one is pending.
+func TestGenerate_GenerationOfResizes(t *testing.T) {
+	p := pod("main:c")
+	p.Generation = 2
+	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+	ctr := running("c", 0)
+	ctr.Resources = &runtime.Resources{MemoryLimit: resource.NewQuantity(2<<30, resource.BinarySI)}
+	report, st := runtime.Report{Observed: view(ctr)}, corev1.PodStatus{}
+	generations := func() (inProgress, pending int64) {
+		st = status.Generate(p, report, st, status.NodeInfo{}, testTime)
+		if c := conditionOf(&st, corev1.PodResizePending); c != nil {
+			pending = c.ObservedGeneration
+		}
+		return conditionOf(&st, corev1.PodResizeInProgress).ObservedGeneration, pending
+	}
+	check := func(wantInProgress, wantPending int64) {
+		t.Helper()
+		inProgress, pending := generations()
+		assert.Equal(t, wantInProgress, inProgress)
+		assert.Equal(t, wantPending, pending)
+	}
+	check(2, 0)
+	p = p.DeepCopy()
+	p.Generation = 3
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred"}}
+	check(2, 3)
+	p = p.DeepCopy()
+	p.Generation, p.Status.Conditions = 4, nil
+	check(4, 0)
 }
