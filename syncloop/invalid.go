@@ -42,7 +42,7 @@ func (p *PodManager) leaveAlone(pod *corev1.Pod, now time.Time) {
 
 // lastReported returns the pod as it was reported last, or nil.
 func (p *PodManager) lastReported(uid types.UID) *corev1.Pod {
-	if p.cfg.Observed == nil || p.cfg.Reported == nil {
+	if p.cfg.Reported == nil {
 		return nil
 	}
 	pods := p.cfg.Reported()
@@ -58,7 +58,7 @@ func (p *PodManager) lastReported(uid types.UID) *corev1.Pod {
 // may be ready, is stopped.
 func (p *PodManager) observeLeftAlone(uid types.UID) {
 	d := p.get(uid)
-	if d == nil || d.reported == nil {
+	if d == nil || d.reported == nil || p.cfg.Observed == nil {
 		return
 	}
 	observed, ok := p.cfg.Observed(uid)

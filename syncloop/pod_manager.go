@@ -91,7 +91,8 @@ type PodManagerConfig struct {
 	Expected func() []*corev1.Pod
 	// Observed returns the state of a pod in the runtime, from memory, and Reported all pods
 	// with the spec and the status that were reported last. The status of an invalid pod that
-	// runs follows from both. Default: it stays as it was.
+	// runs follows from both. Default: it stays as it was. What a previous process has allocated
+	// follows from Reported. Default: from Statuses, which have the limits that the containers had.
 	Observed func(uid types.UID) (runtime.Pod, bool)
 	Reported func() []*corev1.Pod
 

@@ -122,7 +122,10 @@ func (p *PodManager) restoreAllocation(pod *corev1.Pod) (allocated, deferred *co
 	if c == nil && (len(st.AllocatedResources) == 0 || !needsMoreResources(st.AllocatedResources, podspec.Requests(pod))) {
 		return pod, nil
 	}
-	previous := withAllocatedResources(pod, &st)
+	previous := p.lastReported(pod.UID)
+	if previous == nil {
+		previous = withAllocatedResources(pod, &st)
+	}
 	if c == nil {
 		return keepResources(pod, previous), pod
 	}
@@ -130,7 +133,7 @@ func (p *PodManager) restoreAllocation(pod *corev1.Pod) (allocated, deferred *co
 }
 
 // withAllocatedResources returns the pod with the resources that its status reports as
-// allocated. Those that it does not report are kept.
+// allocated. Those that it does not report are kept, and limits are those that containers had.
 func withAllocatedResources(pod *corev1.Pod, st *corev1.PodStatus) *corev1.Pod {
 	out := pod.DeepCopy()
 	out.Spec.Resources = allocatedPodLevel(out, st)

@@ -195,6 +195,41 @@ func TestPodManager_RestoresDeferredResize(t *testing.T) {
 	assert.Equal(t, "3", p.has(t, "a"))
 }
 
+// SL-9: a pod whose resize was under way and that has a later one deferred has the resources of the
+// former with the next process too, and not the limits that its containers had until then.
+func TestPodManager_RestoresResizeUnderWay(t *testing.T) {
+	both := func(cpu string) func(*Pod) {
+		return func(p *Pod) {
+			asking(cpu)(p)
+			r := &p.Spec.Containers[0].Resources
+			r.Requests[corev1.ResourceMemory] = resource.MustParse("1Gi")
+			r.Limits = r.Requests.DeepCopy()
+		}
+	}
+	for name, conditions := range map[string][]corev1.PodCondition{
+		"deferred before":    {{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred", Message: "then"}},
+		"made while stopped": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			had, was := newPod("a", both("1")), newPod("a", both("2")).Spec.Containers[0].Resources
+			had.Status = corev1.PodStatus{AllocatedResources: podspec.Requests(had), Conditions: conditions, ContainerStatuses: []corev1.ContainerStatus{
+				{Name: "c", AllocatedResources: had.Spec.Containers[0].Resources.Requests, Resources: &was},
+			}}
+			p := newPods(t, func(c *PodManagerConfig) {
+				c.Admitters = []Admitter{cores("4")}
+				c.Inspector = running(func(types.UID) bool { return true })
+				c.Reported = func() []*Pod { return []*Pod{newPod("z"), had} }
+			})
+			p.statuses.saved["a"] = had.Status
+			p.do(podsource.Add, newPod("a", both("3")), newPod("b", asking("2")))
+			now := p.get("a").pod
+			assert.NotNil(t, pendingCondition(&now.Status))
+			assert.True(t, equality.Semantic.DeepEqual(had.Spec, now.Spec), "%v", now.Spec.Containers[0].Resources)
+			assert.Equal(t, corev1.PodQOSGuaranteed, podspec.QOS(now), "it keeps its cgroup")
+		})
+	}
+}
+
 // SL-9: a resize that was made while no process ran is admitted like any other, when all
 // pods are known.
 func TestPodManager_AdmitsResizeMadeWhileStopped(t *testing.T) {
