@@ -206,6 +206,24 @@ func (p *PodManager) retryResizesUpTo(last types.UID, now time.Time) {
 	}
 }
 
+// retryResizesBefore retries the deferred resizes that come before that of a changed pod, so that it
+// does not get what has become free for them.
+func (p *PodManager) retryResizesBefore(pod *corev1.Pod, now time.Time) {
+	d := p.get(pod.UID)
+	if len(p.pendingResizes) == 0 || d == nil || !needsMoreResources(podspec.Requests(d.pod), podspec.Requests(pod)) {
+		return
+	}
+	previous := p.pendingResizes[pod.UID]
+	p.pendingResizes[pod.UID] = pod
+	order := p.resizeOrder(now)
+	if p.pendingResizes[pod.UID] = previous; previous == nil {
+		delete(p.pendingResizes, pod.UID)
+	}
+	for _, uid := range order[:slices.Index(order, pod.UID)] {
+		p.retryResize(uid, now)
+	}
+}
+
 // resizeOrder returns the pods with deferred resizes in the order in which they get what becomes
 // free, which is the kubelet's: by priority, Guaranteed pods before others, and the longest deferred
 // first.

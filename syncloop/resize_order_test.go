@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,4 +55,36 @@ func TestPodManager_OrdersResizes(t *testing.T) {
 			})
 		}
 	}
+}
+
+// SL-9: so it is if the other pod is resized before the room that is free was noticed, as in one change
+// together with the pod that gives it up.
+func TestPodManager_ResizeWaitsForOthers(t *testing.T) {
+	for name, priority := range map[string]int32{"higher": 7, "the same": 0} {
+		t.Run(name, func(t *testing.T) {
+			p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })
+			first := func(p *Pod) { p.Spec.Priority = &priority }
+			p.do(podsource.Add, newPod("a", asking("1")), newPod("b", asking("2")), newPod("z", asking("1"), first))
+			p.do(podsource.Update, newPod("z", asking("2"), first))
+			require.Contains(t, p.has(t, "z"), "Deferred")
+			p.statuses.saved["z"] = corev1.PodStatus{Conditions: []corev1.PodCondition{
+				{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Minute))},
+			}}
+			p.do(podsource.Update, newPod("b", asking("1")), newPod("a", asking("2")))
+			assert.Equal(t, "2", p.has(t, "z"))
+			assert.Contains(t, p.has(t, "a"), "Deferred")
+		})
+	}
+}
+
+// A resize that may come before those that are deferred does.
+func TestPodManager_ResizeDoesNotWaitForLower(t *testing.T) {
+	p := newPods(t, func(c *PodManagerConfig) { c.Admitters = []Admitter{cores("4")} })
+	first := func(p *Pod) { p.Spec.Priority = new(int32(7)) }
+	p.do(podsource.Add, newPod("a", asking("1")), newPod("b", asking("2")), newPod("z", asking("1"), first))
+	p.do(podsource.Update, newPod("a", asking("2")))
+	p.do(podsource.Update, newPod("b", asking("1")), newPod("z", asking("2"), first))
+	assert.Equal(t, "2", p.has(t, "z"))
+	assert.Contains(t, p.has(t, "a"), "Deferred")
+	assert.Len(t, p.pendingResizes, 1)
 }

@@ -28,6 +28,7 @@ func (p *PodManager) changeOne(c podsource.Change, pod *corev1.Pod, now time.Tim
 	case podsource.Add:
 		p.add(pod, now)
 	default:
+		p.retryResizesBefore(pod, now)
 		p.change(c.Op, pod, now)
 	}
 }
