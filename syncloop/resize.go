@@ -176,10 +176,11 @@ func allocatedPodLevel(pod *corev1.Pod, st *corev1.PodStatus) *corev1.ResourceRe
 	return out
 }
 
-// reportPendingResize logs and emits that a resize is deferred, once per reason.
+// reportPendingResize logs and emits that a resize is deferred, once per reason and version of
+// the spec.
 func (p *PodManager) reportPendingResize(previous, allocated *corev1.Pod, now time.Time) {
 	c := pendingCondition(&allocated.Status)
-	if before := pendingCondition(&previous.Status); before != nil && before.Reason == c.Reason {
+	if before := pendingCondition(&previous.Status); before != nil && before.Reason == c.Reason && previous.Generation == allocated.Generation {
 		return
 	}
 	p.logPod("pod resize deferred", allocated, slog.String("reason", c.Reason), slog.String("message", c.Message))
@@ -259,7 +260,8 @@ func (p *PodManager) retryResize(uid types.UID, now time.Time) {
 		return
 	}
 	allocated, deferred := p.allocate(requested, d.pod)
-	if before, c := pendingCondition(&d.pod.Status), pendingCondition(&allocated.Status); deferred != nil && before != nil && before.Reason == c.Reason {
+	if before, c := pendingCondition(&d.pod.Status), pendingCondition(&allocated.Status); deferred != nil && before != nil && before.Reason == c.Reason &&
+		(before.Message == c.Message || c.Reason == corev1.PodReasonInfeasible) { // what others use does not matter then
 		return
 	}
 	p.change(podsource.Update, requested, now)

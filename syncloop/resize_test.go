@@ -74,9 +74,19 @@ func TestResizesWaitForRoom(t *testing.T) {
 	assert.Equal(t, "j", p.get("a").pod.Spec.Containers[0].Image)
 	assert.Len(t, p.events.events, 1, "told once")
 
+	p.do(podsource.Update, newPod("b", asking("3")))
+	assert.Equal(t, "1 Deferred: no room for 6", p.has(t, "a"), "as it is now")
+	assert.Len(t, p.events.events, 1)
+	p.do(podsource.Update, newPod("b", asking("2")))
+	p.do(podsource.Update, newPod("a", asking("4"), image("j"), func(p *Pod) { p.Generation = 2 }))
+	assert.Equal(t, "1 Deferred: no room for 6", p.has(t, "a"))
+	assert.Len(t, p.events.events, 2, "another resize")
+
 	p.do(podsource.Update, newPod("a", asking("5"), image("j")))
 	assert.Equal(t, "1 Infeasible: no room for 7", p.has(t, "a"), "not even alone")
-	assert.Len(t, p.events.events, 2)
+	assert.Len(t, p.events.events, 3)
+	p.do(podsource.Update, newPod("b", asking("1")))
+	assert.Equal(t, "1 Infeasible: no room for 7", p.has(t, "a"), "whatever others have")
 	p.do(podsource.Update, newPod("a", asking("500m"), image("j")))
 	assert.Equal(t, "500m", p.has(t, "a"), "less is always to be had")
 	p.do(podsource.Update, newPod("a", asking("2"), image("j")))
@@ -189,7 +199,7 @@ func TestPodManager_RestoresDeferredResize(t *testing.T) {
 	p.statuses.saved["a"] = status
 	echo := func(pod *Pod) { pod.Status = status }
 	p.do(podsource.Add, newPod("a", asking("3"), echo), newPod("b", asking("2"), echo))
-	assert.Equal(t, "1 Deferred: then", p.has(t, "a"))
+	assert.Equal(t, "1 Deferred: no room for 5", p.has(t, "a"), "all pods are known")
 	assert.Equal(t, "2", p.has(t, "b"), "nothing of it was held back")
 	p.do(podsource.Remove, newPod("b"))
 	assert.Equal(t, "3", p.has(t, "a"))
