@@ -152,7 +152,7 @@ func assemble(cfg config) (*assembly, error) {
 	}
 	manager, err := syncloop.NewPodManager(syncloop.PodManagerConfig{
 		Workers: a.workers, Statuses: a.statuses, Probes: a.prober, Inspector: a.pleg, Admitters: []syncloop.Admitter{fits, a.eviction}, Preemptor: fits,
-		Expected: func() []*corev1.Pod { return a.mux.Expected(a.statuses.Pods()) }, UnderPressure: a.eviction.UnderPressure,
+		Expected: func() []*corev1.Pod { return a.mux.Expected(a.statuses.Pods()) }, Reported: a.statuses.Pods, UnderPressure: a.eviction.UnderPressure,
 		Hooks: syncloop.PodManagerHooks{Rejected: func(pod *corev1.Pod, _, _ string) { a.imageGC.Release(pod.UID) }}, Logger: a.logger,
 	})
 	if err != nil {
