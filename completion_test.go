@@ -85,3 +85,39 @@ func TestAgent_CompletesTheEndOfAPod(t *testing.T) {
 		})
 	}
 }
+
+// SL-11: a static pod that ends because its manifest was removed starts with the next agent, if the manifest is there
+// again: its status says that it has ended, and nothing will change that.
+func TestAgent_StartsARemovedStaticPodThatIsBack(t *testing.T) {
+	for _, when := range []string{"before the agent stops", "while no agent runs"} {
+		t.Run(when, func(t *testing.T) {
+			agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
+				volumes := &busyVolumes{err: errors.New("device or resource busy"), unmount: make(chan types.UID, 10)}
+				pods := podsource.NewMemory(agenttest.Pod("web"))
+				start := func() *agenttest.Process {
+					return n.Start(agent.WithSource("file", pods), agent.WithVolumes(func(c *agent.Components) (_ agent.Volumes, err error) {
+						volumes.Volumes, err = agent.NewVolumes(c)
+						return volumes, err
+					}))
+				}
+				a := start()
+				time.Sleep(time.Minute)
+				pods.Delete("default", "web")
+				time.Sleep(time.Minute)
+				require.Empty(t, n.Running())
+				if when == "before the agent stops" {
+					pods.Put(agenttest.Pod("web"))
+					time.Sleep(time.Minute)
+					require.Empty(t, n.Running(), "it has not released its volumes")
+				}
+				a.Stop()
+				pods.Put(agenttest.Pod("web"))
+				volumes.err = nil
+				a = start()
+				time.Sleep(time.Minute)
+				assert.Equal(t, []string{"web"}, n.Running())
+				a.Stop()
+			})
+		})
+	}
+}

@@ -245,6 +245,5 @@ func isRejected(pod *corev1.Pod, st *corev1.PodStatus) bool {
 	if podspec.IsRejected(st) {
 		return true
 	}
-	hasOwnPolicy := func(c corev1.Container) bool { return c.RestartPolicy != nil }
-	return podspec.SaysRejected(st) && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && !slices.ContainsFunc(pod.Spec.Containers, hasOwnPolicy)
+	return podspec.SaysRejected(st) && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && alwaysRestart(pod.Spec.Containers)
 }

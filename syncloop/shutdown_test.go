@@ -26,3 +26,40 @@ func TestPodManager_StartsStaticPodsAfterNodeShutdown(t *testing.T) {
 	assert.Equal(t, []string{"create api Failed"}, p.do(podsource.Add, newPod("api")))
 	assert.Equal(t, []string{"create api-reported ", "kill api-reported: Terminated true: " + podspec.MessageNodeShutdown}, p.do(podsource.Add, newPod("api-reported")))
 }
+
+// SL-11: so does one whose manifest was removed, and is there again. One that a container has ended stays as it is.
+func TestPodManager_StartsStaticPodsThatWereRemoved(t *testing.T) {
+	succeeded, late := corev1.PodStatus{Phase: corev1.PodSucceeded}, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded"}
+	always, never := corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyNever
+	with := func(policy corev1.RestartPolicy, init, main *corev1.ContainerRestartPolicy) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.Spec.RestartPolicy = policy
+			pod.Spec.InitContainers, pod.Spec.Containers = []corev1.Container{{RestartPolicy: init}}, []corev1.Container{{RestartPolicy: main}}
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		status corev1.PodStatus
+		edits  []func(*corev1.Pod)
+		starts bool
+	}{
+		{"always", succeeded, []func(*corev1.Pod){static, with(corev1.RestartPolicyAlways, nil, nil)}, true},
+		{"sidecar", succeeded, []func(*corev1.Pod){static, with(corev1.RestartPolicyAlways, &always, &always)}, true},
+		{"failed", corev1.PodStatus{Phase: corev1.PodFailed}, []func(*corev1.Pod){static, with(corev1.RestartPolicyAlways, nil, nil)}, true},
+		{"never", succeeded, []func(*corev1.Pod){static, with(corev1.RestartPolicyNever, nil, nil)}, false},
+		{"init container with own policy", succeeded, []func(*corev1.Pod){static, with(corev1.RestartPolicyAlways, &never, nil)}, false},
+		{"container with own policy", succeeded, []func(*corev1.Pod){static, with(corev1.RestartPolicyAlways, nil, &never)}, false},
+		{"late", late, []func(*corev1.Pod){static, with(corev1.RestartPolicyAlways, nil, nil)}, false},
+		{"not static", succeeded, []func(*corev1.Pod){with(corev1.RestartPolicyAlways, nil, nil)}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPods(t, func(c *PodManagerConfig) { c.Inspector = running(func(types.UID) bool { return false }) })
+			p.statuses.saved["a"] = tt.status
+			want := []string{"create a " + string(tt.status.Phase)}
+			if tt.starts {
+				want = []string{"forget a", "create a "}
+			}
+			assert.Equal(t, want, p.do(podsource.Add, newPod("a", tt.edits...)))
+		})
+	}
+}

@@ -2,6 +2,7 @@ package syncloop
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,7 +28,7 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 		p.cfg.Statuses.Forget(pod.UID)
 		p.startRetry(pod.UID, now) // also of an evicted pod that is started again by request
 	case !wasRejected:
-		p.forgetShutdown(pod)
+		p.forgetTermination(pod)
 		u.Pod, u.Kill = p.withRestoredStatus(pod), p.unfinishedEviction(pod.UID)
 	}
 	switch {
@@ -100,12 +101,26 @@ func (p *PodManager) postponeResize(allocated, requested *corev1.Pod) {
 	p.set(requested.UID, &desiredPod{pod: allocated})
 }
 
-// forgetShutdown drops the status of a static pod that was terminated because the node shut down: it starts again after the
-// boot. Others are replaced by their controller.
-func (p *PodManager) forgetShutdown(pod *corev1.Pod) {
-	if st, ok := p.cfg.Statuses.Get(pod.UID); ok && podspec.IsStatic(pod) && podspec.IsShutDown(&st) {
+// forgetTermination drops the status of a static pod that was terminated because the node shut down, or because its source did not
+// have it for a while: it starts again. Others are replaced by their controller.
+func (p *PodManager) forgetTermination(pod *corev1.Pod) {
+	if st, ok := p.cfg.Statuses.Get(pod.UID); ok && podspec.IsStatic(pod) && (podspec.IsShutDown(&st) || wasRemoved(pod, &st)) {
 		p.cfg.Statuses.Forget(pod.UID)
 	}
+}
+
+// wasRemoved reports whether a pod was terminated because its source did not have it: one whose containers always restart ends
+// for no other cause without a reason.
+func wasRemoved(pod *corev1.Pod, st *corev1.PodStatus) bool {
+	return podspec.IsTerminalPhase(st.Phase) && st.Reason == "" && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways &&
+		alwaysRestart(pod.Spec.Containers) && alwaysRestart(pod.Spec.InitContainers)
+}
+
+// alwaysRestart reports whether no container has a policy of its own that differs from Always.
+func alwaysRestart(containers []corev1.Container) bool {
+	return !slices.ContainsFunc(containers, func(c corev1.Container) bool {
+		return c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyAlways
+	})
 }
 
 // isFinished reports whether the pod must not run, whatever resources the node has.
