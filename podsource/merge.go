@@ -39,8 +39,8 @@ type rejectedPod struct {
 }
 
 // merge merges the desired sets of sources. The previous owner of a full name keeps it
-// as long as it claims it; otherwise a pod that ran before wins, or else the first claim. While its source
-// may still deliver the pod that ran before, the others wait.
+// as long as it claims it; otherwise a pod that ran before wins, one that had not ended before others, or else the first
+// claim. While its source may still deliver a pod that had not ended, the others wait.
 func merge(sources []*sourceState, previous map[string]nameClaim, restored restoredPods) mergedSet {
 	n := 0
 	for _, d := range sources {
@@ -52,7 +52,7 @@ func merge(sources []*sourceState, previous map[string]nameClaim, restored resto
 	}
 	expected := restored.expected(sources)
 	waiting := restored.waiting(sources, expected)
-	contested := u.assign(sources, previous, restored.uids, waiting)
+	contested := u.assign(sources, previous, restored.alive, waiting)
 	u.place(sources, contested, waiting)
 	u.unique = len(contested) == 0 && len(u.rejected) == 0 && len(expected) == 0
 	u.mergeObjects(sources)
@@ -126,6 +126,7 @@ func (u *mergedSet) assign(sources []*sourceState, previous map[string]nameClaim
 	if len(contested) == 0 {
 		return contested
 	}
+	kept := map[string]bool{} // names of pods that had not ended
 	for _, d := range sources {
 		nth := counter{}
 		for _, e := range d.entries {
@@ -134,8 +135,9 @@ func (u *mergedSet) assign(sources []*sourceState, previous map[string]nameClaim
 			}
 			c := nth.claim(d, e)
 			owner, owned := previous[e.full]
-			if waiting[e] == nil && (owner == c || !owned && restored[e.pod.UID]) {
-				u.owner[e.full] = c
+			alive, ran := restored[e.pod.UID]
+			if waiting[e] == nil && (owner == c || !owned && ran && (alive || !kept[e.full])) {
+				u.owner[e.full], kept[e.full] = c, alive
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
@@ -110,5 +111,41 @@ func TestMux_DuplicateNameOfTwoSourcesAfterARestart(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// SR-7: a pod that has ended does not take the name of one that runs, so that this one is not terminated for it.
+func TestMux_DuplicateNameOfAnEndedPodAfterARestart(t *testing.T) {
+	for _, order := range [][]string{{"a", "b"}, {"b", "a"}} {
+		for _, running := range order {
+			t.Run(order[0]+" first, "+running+" runs", func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					pods := map[string]*corev1.Pod{"a": pod("x", "a"), "b": pod("x", "b")}
+					var restored []*corev1.Pod
+					for source, p := range pods {
+						p.UID = "uid-" + p.UID + types.UID(source)
+						ran := p.DeepCopy()
+						ran.Annotations = map[string]string{podspec.AnnotationSource: source}
+						if ran.Status.Phase = corev1.PodRunning; source != running {
+							ran.Status.Phase = corev1.PodSucceeded
+						}
+						restored = append(restored, ran)
+					}
+					gate := make(chan struct{})
+					var named []podsource.NamedSource
+					for _, source := range order {
+						var src podsource.Source = podsource.NewMemory(pods[source])
+						if source == running {
+							src = gated(gate, src)
+						}
+						named = append(named, podsource.NamedSource{Name: source, Source: podsource.NotStatic(src)})
+					}
+					r := startRestored(t, restored, named...)
+					assert.Empty(t, r.delivered())
+					close(gate)
+					assert.Equal(t, []string{"ADD " + running + " x=" + running}, r.delivered())
+				})
+			})
+		}
 	}
 }

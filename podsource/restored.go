@@ -9,16 +9,16 @@ import (
 
 // restoredPods are the pods of the previous process. The zero value has none.
 type restoredPods struct {
-	uids  map[types.UID]bool
-	alive []*corev1.Pod // those that had not ended
+	alive map[types.UID]bool // of each pod whether it had not ended
+	pods  []*corev1.Pod      // those that had not ended
 }
 
 func newRestoredPods(pods []*corev1.Pod) restoredPods {
-	r := restoredPods{uids: make(map[types.UID]bool, len(pods))}
+	r := restoredPods{alive: make(map[types.UID]bool, len(pods))}
 	for _, pod := range pods {
-		r.uids[pod.UID] = true
-		if !podspec.IsTerminalPhase(pod.Status.Phase) {
-			r.alive = append(r.alive, pod)
+		r.alive[pod.UID] = !podspec.IsTerminalPhase(pod.Status.Phase)
+		if r.alive[pod.UID] {
+			r.pods = append(r.pods, pod)
 		}
 	}
 	return r
@@ -28,14 +28,14 @@ func newRestoredPods(pods []*corev1.Pod) restoredPods {
 // that was first in this process must not take the name of such a pod, which would be terminated.
 func (r restoredPods) expected(sources []*sourceState) map[string]*corev1.Pod {
 	pods := map[string]*corev1.Pod{}
-	if len(r.alive) == 0 {
+	if len(r.pods) == 0 {
 		return pods
 	}
 	delivered := make([]map[string]bool, len(sources))
 	for i, d := range sources {
 		delivered[i] = d.deliveredNames()
 	}
-	for _, pod := range r.alive {
+	for _, pod := range r.pods {
 		full := podspec.FullName(pod)
 		for i, d := range sources {
 			if d.source == pod.Annotations[podspec.AnnotationSource] && d.mayDeliver(full, delivered[i]) && pods[full] == nil {
@@ -71,7 +71,7 @@ func (r restoredPods) waiting(sources []*sourceState, expected map[string]*corev
 	}
 	for _, d := range sources {
 		for _, e := range d.entries {
-			if first := expected[e.full]; first != nil && !r.uids[e.pod.UID] && first.Annotations[podspec.AnnotationSource] != e.source {
+			if first := expected[e.full]; first != nil && !r.alive[e.pod.UID] && first.Annotations[podspec.AnnotationSource] != e.source {
 				waiting[e] = first
 			}
 		}
