@@ -25,7 +25,7 @@ type recordState struct {
 	Key    []byte                           `json:"key"`    // of the hashes
 	Images map[string]map[string]pullRecord `json:"images"` // by id and repository
 	// Begun are the references of pulls with a login that may have ended without
-	// being noted, and how many there are under way.
+	// being noted, and how many there may be under way.
 	Begun map[string]int `json:"begun,omitempty"`
 	// Lost: what was noted before could not be read, so that no image counts as
 	// preloaded.
@@ -53,6 +53,13 @@ func (s *recordState) hash(g grant) string {
 func (s *recordState) isPreloaded(id, ref string) bool {
 	_, known := s.Images[id]
 	return !known && s.Begun[ref] == 0 && !s.Lost
+}
+
+// end takes one from the pulls of a reference that have begun.
+func (s *recordState) end(ref string) {
+	if s.Begun[ref]--; s.Begun[ref] <= 0 {
+		delete(s.Begun, ref)
+	}
 }
 
 // couldPull reports whether the image was pulled from that repository without a login, or

@@ -30,6 +30,8 @@ type records struct {
 
 	mu    sync.Mutex // guards the rest, held over memory only
 	state recordState
+	// left are the references of pulls that an earlier process has begun, and that a runtime may end yet.
+	left map[string]bool
 	// pulls counts what was noted; noted has the number of the last time by image.
 	pulls uint64
 	noted map[string]uint64
@@ -71,20 +73,23 @@ func (r *records) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A pull that was cut off may have brought its image all the same.
+	// A pull that was cut off may have brought its image all the same, or bring it yet: some runtimes go on with it.
+	left := make(map[string]bool)
 	for ref := range maps.Clone(state.Begun) {
 		im, err := r.cfg.Service.ImageStatus(ctx, ref, "")
 		if err != nil {
 			return err
 		}
-		if im != nil && state.Images[im.GetId()] == nil {
-			state.Images[im.GetId()] = make(map[string]pullRecord)
+		if im == nil || state.Images[im.GetId()] != nil { // not that of this pull
+			state.Begun[ref], left[ref] = 1, true
+			continue
 		}
+		state.Images[im.GetId()] = make(map[string]pullRecord)
 		delete(state.Begun, ref)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state, r.loaded = state, true
+	r.state, r.left, r.loaded = state, left, true
 	return nil
 }
 
@@ -218,15 +223,17 @@ func (r *records) end(req Request, auth *v1.AuthConfig) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state.Begun[req.Ref]--; r.state.Begun[req.Ref] <= 0 {
-		delete(r.state.Begun, req.Ref)
-	}
+	r.state.end(req.Ref)
 }
 
 // pulled notes a pull that worked, before its beginning is forgotten.
 func (r *records) pulled(ctx context.Context, id string, req Request, auth *v1.AuthConfig) {
 	r.mu.Lock()
 	changed := r.state.note(id, req.repository, req.grantOf(auth))
+	if r.left[req.Ref] { // its image is there now, and known
+		delete(r.left, req.Ref)
+		r.state.end(req.Ref)
+	}
 	r.pulls++
 	r.noted[id] = r.pulls
 	crowded := len(r.state.Images) > r.pruneAt

@@ -120,6 +120,51 @@ func TestRecords_AfterACrash(t *testing.T) {
 	assert.Empty(t, p.records.state.Begun)
 }
 
+// IM-6: an image that a runtime brings after the agent was killed, and has begun again, does not count as preloaded,
+// whichever pods have tried to pull it meanwhile.
+func TestRecords_ArrivesAfterACrash(t *testing.T) {
+	f := &fakeService{registry: annOnly}
+	_, recorded := recordIn(t)
+	require.NoError(t, f.puller(recorded).records.begin(t.Context(), request(t, private, "ann"), &v1.AuthConfig{Username: "ann"}))
+	var p *Puller
+	for range 2 {
+		p = f.puller(recorded)
+		for _, user := range []string{"", "bob"} {
+			_, err := pullNow(t.Context(), p, request(t, private, user))
+			require.Error(t, err)
+		}
+		assert.True(t, mayUse(t, p, f.preload(public), public, ""), "another image is preloaded")
+	}
+	id := f.preload(private)
+	assert.False(t, mayUse(t, p, id, private, ""))
+	assert.False(t, mayUse(t, p, id, private, "bob"))
+	_, err := pullNow(t.Context(), p, request(t, private, "ann"))
+	require.NoError(t, err)
+	assert.Empty(t, p.records.state.Begun)
+	for range 2 {
+		assert.True(t, mayUse(t, p, id, private, "ann"))
+		assert.False(t, mayUse(t, p, id, private, "bob"))
+		p = f.puller(recorded)
+	}
+}
+
+// IM-6: nor does one of a tag that has moved, of which an earlier image is there.
+func TestRecords_MovedTagArrivesAfterACrash(t *testing.T) {
+	f := &fakeService{registry: annOnly}
+	_, recorded := recordIn(t)
+	p := f.puller(recorded)
+	_, err := pullNow(t.Context(), p, request(t, private, "ann"))
+	require.NoError(t, err)
+	id := f.images[private].GetId()
+	require.NoError(t, p.records.begin(t.Context(), request(t, private, "ann"), &v1.AuthConfig{Username: "ann"}))
+	p = f.puller(recorded)
+	assert.True(t, mayUse(t, p, id, private, "ann"))
+	assert.False(t, mayUse(t, p, "sha256:newer", private, "bob"))
+	_, err = pullNow(t.Context(), p, request(t, private, "ann"))
+	require.NoError(t, err)
+	assert.Empty(t, p.records.state.Begun)
+}
+
 // IM-6: records that were damaged and renamed are lost, also if what says so could not be written: the disk
 // was full, or the agent was killed.
 func TestRecords_LostBeforeACrash(t *testing.T) {
