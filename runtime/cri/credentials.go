@@ -14,9 +14,12 @@ import (
 type CredentialProvider interface {
 	// Credentials returns logins for an image, by the place that each is for: a registry,
 	// with or without a path, as in the auths of Docker's configuration file. Parts of
-	// the host may be globs. It is called before each pull, for several pods at once, and
-	// returns when ctx is done. After an error the pull is tried with what was returned
-	// and with the pull secrets. The error contains no secret: it is logged.
+	// the host may be globs. Slashes at the end of a place mean nothing, so that there can
+	// be several logins for one: that of r.example is tried before that of r.example/.
+	//
+	// It is called before each pull, for several pods at once, and returns when ctx is
+	// done. After an error the pull is tried with what was returned and with the pull
+	// secrets. The error contains no secret: it is logged.
 	Credentials(ctx context.Context, image string) (map[string]RegistryLogin, error)
 }
 

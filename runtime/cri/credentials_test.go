@@ -10,7 +10,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/podspec"
@@ -39,6 +42,30 @@ func TestCredentials_OfTheNode(t *testing.T) {
 	require.Empty(t, use(t, c, private, corev1.PullNever), "it is for every pod")
 	require.Equal(t, []string{private}, asked, "only a pull needs logins")
 	assert.Equal(t, "ErrImagePull", use(t, c, "reg.example/other/app:1", corev1.PullIfNotPresent), "the login is for another path")
+}
+
+// Slashes at the end of a place mean nothing, so that a provider can have several logins for it.
+func TestCredentials_SeveralForOnePlace(t *testing.T) {
+	for _, place := range []string{"reg.example", "https://reg.example/v1/", "reg.example/team"} {
+		f := newFake()
+		var users []string
+		f.setBefore(func(_ context.Context, _ string, req any) error {
+			r, ok := req.(*v1.PullImageRequest)
+			if !ok {
+				return nil
+			}
+			users = append(users, r.GetAuth().GetUsername())
+			if len(users) < 3 {
+				return status.Error(codes.Unauthenticated, "401")
+			}
+			return nil
+		})
+		c := f.client(t, Config{Credentials: credentials(func(string) (map[string]RegistryLogin, error) {
+			return map[string]RegistryLogin{place + "//": {Username: "third"}, place: {Username: "first"}, place + "/": {Username: "second"}}, nil
+		})})
+		require.Empty(t, use(t, c, private, corev1.PullIfNotPresent))
+		assert.Equal(t, []string{"first", "second", "third"}, users)
+	}
 }
 
 // The logins of a pod come first, and one of the node does not make its image public.

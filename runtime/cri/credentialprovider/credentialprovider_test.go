@@ -289,6 +289,7 @@ func TestDockerConfig(t *testing.T) {
 	require.ErrorContains(t, err, "larger than")
 }
 
+// Of several logins for a place that of the first provider is tried first, and then those of the others.
 func TestJoin_PrefersTheFirst(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) cri.CredentialProvider {
@@ -298,13 +299,16 @@ func TestJoin_PrefersTheFirst(t *testing.T) {
 	}
 	p := credentialprovider.Join(
 		file("1", `{"auths":{"a.example":{"identitytoken":"1"}}}`),
-		file("2", `{"auths":{"a.example":{"identitytoken":"2"},"b.example":{"identitytoken":"2"}}}`),
+		file("2", `{"auths":{"a.example":{"identitytoken":"2"},"a.example/":{"identitytoken":"3"},"b.example":{"identitytoken":"2"}}}`),
 		file("3", `nonsense`),
+		file("4", `{"auths":{"a.example":{"identitytoken":"1"},"https://b.example/v1/":{"identitytoken":"4"}}}`),
 	)
 	logins, err := p.Credentials(t.Context(), "any")
 	require.ErrorContains(t, err, filepath.Join(dir, "3"))
-	require.Equal(t, "1", logins["a.example"].IdentityToken)
-	require.Equal(t, "2", logins["b.example"].IdentityToken)
+	require.Equal(t, map[string]cri.RegistryLogin{
+		"a.example": {IdentityToken: "1"}, "a.example/": {IdentityToken: "2"}, "a.example//": {IdentityToken: "3"},
+		"b.example": {IdentityToken: "2"}, "https://b.example/v1/": {IdentityToken: "4"},
+	}, logins)
 }
 
 func TestRegistryLogin_IsNotPrinted(t *testing.T) {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -61,8 +63,8 @@ func readFile(path string) ([]byte, error) {
 	return text, err
 }
 
-// Join returns a provider with the logins of all providers. Of two for the same place the
-// first counts. The error joins theirs.
+// Join returns a provider with the logins of all providers. Of two for the same place that of
+// the first is tried first. The error joins theirs.
 func Join(providers ...cri.CredentialProvider) cri.CredentialProvider { return joined(providers) }
 
 type joined []cri.CredentialProvider
@@ -89,11 +91,19 @@ func (j joined) all(ask func(cri.CredentialProvider) (map[string]cri.RegistryLog
 	for _, p := range j {
 		logins, err := ask(p)
 		errs = append(errs, err)
-		for where, l := range logins {
-			if _, ok := all[where]; !ok {
-				all[where] = l
-			}
-		}
+		addLogins(all, logins)
 	}
 	return all, errors.Join(errs...)
+}
+
+// addLogins adds the logins of a provider to those of the providers before it. A place that has another login already gets a
+// slash more at its end, which says the same: as by a kubelet, both logins are tried.
+func addLogins(all, logins map[string]cri.RegistryLogin) {
+	for _, where := range slices.Sorted(maps.Keys(logins)) {
+		login, place := logins[where], where
+		for had, ok := all[place]; ok && had != login; had, ok = all[place] {
+			place += "/"
+		}
+		all[place] = login
+	}
 }

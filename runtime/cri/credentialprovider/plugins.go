@@ -74,7 +74,7 @@ func LoadPlugins(cfg PluginsConfig) (*Plugins, error) {
 
 // Credentials implements cri.CredentialProvider. It blocks for a minute at most for each
 // plugin that has to be called, in their order. Of two logins for the same place that of
-// the first plugin counts.
+// the first plugin is tried first.
 func (p *Plugins) Credentials(ctx context.Context, image string) (map[string]cri.RegistryLogin, error) {
 	return p.PodCredentials(ctx, &corev1.Pod{}, image)
 }
@@ -94,11 +94,7 @@ func (p *Plugins) PodCredentials(ctx context.Context, pod *corev1.Pod, image str
 		if err != nil {
 			errs = append(errs, fmt.Errorf("credential provider plugin %s: %w", plugin.cfg.Name, err))
 		}
-		for where, l := range logins {
-			if _, ok := all[where]; !ok {
-				all[where] = l
-			}
-		}
+		addLogins(all, logins)
 	}
 	return all, errors.Join(errs...)
 }
