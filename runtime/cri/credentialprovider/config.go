@@ -34,7 +34,7 @@ func readConfig(path string) ([]configv1.CredentialProvider, error) {
 		}
 		files = nil
 		for _, e := range entries {
-			if slices.Contains([]string{".json", ".yaml", ".yml"}, filepath.Ext(e.Name())) {
+			if !e.IsDir() && slices.Contains([]string{".json", ".yaml", ".yml"}, filepath.Ext(e.Name())) {
 				files = append(files, filepath.Join(path, e.Name()))
 			}
 		}
@@ -48,7 +48,13 @@ func readConfig(path string) ([]configv1.CredentialProvider, error) {
 		providers, err := readConfigFile(file)
 		all, errs = append(all, providers...), append(errs, err)
 	}
-	return all, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s: providers: at least one required", path)
+	}
+	return all, nil
 }
 
 func readConfigFile(path string) ([]configv1.CredentialProvider, error) {
@@ -63,9 +69,6 @@ func readConfigFile(path string) ([]configv1.CredentialProvider, error) {
 	group, version, _ := strings.Cut(cfg.APIVersion, "/")
 	if cfg.Kind != configKind || group != configv1.GroupName || !isVersion(version) {
 		return nil, fmt.Errorf("%s: is a %s of %s, must be a %s of %s", path, cfg.Kind, cfg.APIVersion, configKind, configv1.SchemeGroupVersion)
-	}
-	if len(cfg.Providers) == 0 {
-		return nil, fmt.Errorf("%s: providers: at least one required", path)
 	}
 	return cfg.Providers, nil
 }
