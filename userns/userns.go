@@ -17,8 +17,7 @@ const (
 	// IDsPerPod is the number of ids of each pod, as in the kubelet.
 	IDsPerPod = 1 << 16
 
-	defaultPods = 1024
-	ranges      = 1<<32/IDsPerPod - 1 // the last range contains the invalid id 2^32-1
+	ranges = 1<<32/IDsPerPod - 1 // the last range contains the invalid id 2^32-1
 )
 
 // Errors that Ensure wraps.
@@ -34,7 +33,8 @@ type Config struct {
 	PodsDir string
 	// FirstID is the first allocated id, a multiple of IDsPerPod. Default: IDsPerPod.
 	FirstID uint32
-	// MaxPods is the maximum number of pods with a user namespace. Default: 1024.
+	// MaxPods is the maximum number of pods with a user namespace. Default: as many
+	// as there are ids.
 	MaxPods int
 	// SubIDFS is the directory with the files subuid and subgid, /etc. Their grant to
 	// the user kubelet replaces FirstID and MaxPods. Nil: the files are not read.
@@ -51,7 +51,7 @@ func (cfg *Config) complete() error {
 		cfg.FirstID = IDsPerPod
 	}
 	if cfg.MaxPods == 0 {
-		cfg.MaxPods = defaultPods
+		cfg.MaxPods = ranges - int(cfg.FirstID/IDsPerPod)
 	}
 	errs = append(errs, fits(cfg.FirstID, int64(cfg.MaxPods)))
 	return errors.Join(errs...)

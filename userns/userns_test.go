@@ -78,6 +78,21 @@ func TestEnsure_RangesAreUnique(t *testing.T) {
 	assert.Equal(t, b, n.must("e"))
 }
 
+// Without a limit all ids can be allocated, and a first id that leaves none is an error.
+func TestEnsure_AllIDs(t *testing.T) {
+	n := &node{t: t, dir: t.TempDir()}
+	var err error
+	n.Allocator, err = New(Config{PodsDir: n.dir, FirstID: 65532 << 16})
+	require.NoError(t, err)
+	for i := range 3 {
+		assert.EqualValues(t, (65532+i)<<16, n.must(fmt.Sprint(i)))
+	}
+	_, err = n.ensure("more")
+	require.ErrorIs(t, err, ErrExhausted)
+	_, err = New(Config{PodsDir: n.dir, FirstID: 65535 << 16})
+	require.ErrorContains(t, err, "too small")
+}
+
 func TestEnsure_KeepsRangeAcrossRestarts(t *testing.T) {
 	n := newNode(t, 4)
 	a, b := n.must("a"), n.must("b")
