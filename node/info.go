@@ -3,6 +3,7 @@ package node
 import (
 	"io/fs"
 	goruntime "runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,7 +14,7 @@ import (
 const unknownOS = "Unknown"
 
 // DetectInfo returns what the machine tells about itself: its ids, kernel, operating
-// system and swap. root is the machine's root directory, os.DirFS("/"). The versions of
+// system, user namespace and swap. root is the machine's root directory, os.DirFS("/"). The versions of
 // the runtime and of the agent are not among it. What cannot be read stays empty.
 func DetectInfo(root fs.FS) corev1.NodeSystemInfo {
 	info := corev1.NodeSystemInfo{
@@ -27,7 +28,16 @@ func DetectInfo(root fs.FS) corev1.NodeSystemInfo {
 	if swap := meminfo(root, "SwapTotal:"); swap > 0 {
 		info.Swap = &corev1.NodeSwapStatus{Capacity: &swap}
 	}
+	inUserNamespace := isInUserNamespace(root)
+	info.RunningInUserNamespace = &inUserNamespace
 	return info
+}
+
+// isInUserNamespace reports whether this process has other user ids than the machine: those of the
+// machine are all mapped to themselves. A kernel without user namespaces has no file.
+func isInUserNamespace(root fs.FS) bool {
+	b, err := fs.ReadFile(root, "proc/self/uid_map")
+	return err == nil && !slices.Equal(strings.Fields(string(b)), []string{"0", "0", "4294967295"})
 }
 
 // firstText returns the text of the first file that has one. Files of a device tree end

@@ -56,3 +56,21 @@ func TestDetectInfo_Fallbacks(t *testing.T) {
 		})
 	}
 }
+
+func TestDetectInfo_UserNamespace(t *testing.T) {
+	for text, want := range map[string]bool{
+		"         0          0 4294967295\n":  false,
+		"         0       1000          1\n":  true,
+		"         0          0      65536\n":  true,
+		"0 1000 1\n1 100000 65536\n":          true,
+		"0 0 65536\n65536 65536 4294901759\n": true,
+		"":                                    true, // before ids are mapped
+	} {
+		got := DetectInfo(mapFS(map[string]string{"proc/self/uid_map": text})).RunningInUserNamespace
+		require.NotNil(t, got, text)
+		assert.Equal(t, want, *got, text)
+	}
+	got := DetectInfo(mapFS(nil)).RunningInUserNamespace
+	require.NotNil(t, got, "the kernel has no user namespaces")
+	assert.False(t, *got)
+}
