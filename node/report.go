@@ -95,7 +95,9 @@ func (s *Status) At(ctx context.Context, now time.Time) (corev1.NodeStatus, erro
 	}
 	if s.cfg.Images != nil {
 		images, err := s.cfg.Images(ctx)
-		st.Images, errs = containerImages(images, s.cfg.MaxImages), append(errs, err)
+		if errs = append(errs, err); err == nil {
+			st.Images = containerImages(images, s.cfg.MaxImages)
+		}
 	}
 	if s.cfg.VolumesInUse != nil {
 		st.VolumesInUse = s.cfg.VolumesInUse()
@@ -116,8 +118,8 @@ func (s *Status) list(resources corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
-// setRuntime sets what the runtime tells about itself. A runtime that tells nothing of
-// its handlers leaves them as they are in the API server.
+// setRuntime sets what the runtime tells about itself. While it is not known, its handlers
+// stay as they are in the API server.
 func setRuntime(st *corev1.NodeStatus, rt runtime.Status) {
 	name, version := rt.Name, rt.Version
 	if version == "" {
@@ -125,6 +127,7 @@ func setRuntime(st *corev1.NodeStatus, rt runtime.Status) {
 	}
 	if name != "" {
 		st.NodeInfo.ContainerRuntimeVersion = name + "://" + version
+		st.RuntimeHandlers = []corev1.NodeRuntimeHandler{} // those of an earlier runtime are removed
 	}
 	for _, h := range rt.Handlers {
 		st.RuntimeHandlers = append(st.RuntimeHandlers, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{
@@ -136,22 +139,20 @@ func setRuntime(st *corev1.NodeStatus, rt runtime.Status) {
 	}
 }
 
-// containerImages returns the largest images with up to five names each, digests first.
+// containerImages returns the largest images with up to five names each, digests first. The
+// result is never nil: images that were reported before are removed.
 func containerImages(images []runtime.Image, limit int) []corev1.ContainerImage {
-	images = slices.Clone(images)
+	out := []corev1.ContainerImage{}
+	if limit == NoImages {
+		return out
+	}
+	images = slices.DeleteFunc(slices.Clone(images), func(i runtime.Image) bool { return len(i.Digests)+len(i.Tags) == 0 }) // the API requires a name
 	slices.SortFunc(images, func(a, b runtime.Image) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.ID, b.ID)) })
-	switch {
-	case limit == NoImages:
-		return []corev1.ContainerImage{} // those that were reported before are removed
-	case limit >= 0 && len(images) > limit:
+	if limit >= 0 && len(images) > limit {
 		images = images[:limit]
 	}
-	var out []corev1.ContainerImage
 	for _, image := range images {
 		names := slices.Concat(image.Digests, image.Tags)
-		if len(names) == 0 {
-			continue // the API requires one
-		}
 		out = append(out, corev1.ContainerImage{Names: names[:min(len(names), maxImageNames)], SizeBytes: int64(min(image.Bytes, 1<<62))}) //nolint:gosec // bounded
 	}
 	return out

@@ -75,8 +75,11 @@ func TestStatus_Runtime(t *testing.T) {
 	st = statusOf(t, StatusConfig{Runtime: func() runtime.Status { return runtime.Status{} }})
 	assert.Empty(t, st.NodeInfo.ContainerRuntimeVersion, "before the runtime has answered")
 	assert.Nil(t, st.Features)
+	assert.Nil(t, st.RuntimeHandlers, "those that an API server has stay")
 	st = statusOf(t, StatusConfig{Runtime: func() runtime.Status { return runtime.Status{Name: "x"} }})
 	assert.Equal(t, "x://Unknown", st.NodeInfo.ContainerRuntimeVersion)
+	assert.NotNil(t, st.RuntimeHandlers, "those of an earlier runtime are removed")
+	assert.Empty(t, st.RuntimeHandlers)
 }
 
 func TestStatus_ImagesAreTheLargest(t *testing.T) {
@@ -87,7 +90,7 @@ func TestStatus_ImagesAreTheLargest(t *testing.T) {
 	images = append(images, runtime.Image{ID: "many", Bytes: 100, Tags: []string{"1", "2", "3", "4", "5", "6"}}, runtime.Image{ID: "nameless", Bytes: 80}, runtime.Image{ID: "absurd", Tags: []string{"absurd"}, Bytes: 1<<64 - 1})
 	cfg := StatusConfig{Images: func(context.Context) ([]runtime.Image, error) { return images, nil }}
 	got := statusOf(t, cfg).Images
-	require.Len(t, got, 49, "50 without the one that has no name")
+	require.Len(t, got, 50, "the one without a name takes no place")
 	assert.Equal(t, corev1.ContainerImage{Names: []string{"absurd"}, SizeBytes: 1 << 62}, got[0])
 	assert.Equal(t, []string{"1", "2", "3", "4", "5"}, got[1].Names)
 	assert.Equal(t, []string{"digest59", "tag59"}, got[2].Names)
@@ -103,6 +106,19 @@ func TestStatus_ImagesAreTheLargest(t *testing.T) {
 	assert.Empty(t, none)
 	machine := Config{MaxImages: 7}.StatusConfig("n", fstest.MapFS{})
 	assert.Equal(t, 7, machine.MaxImages)
+}
+
+func TestStatus_NoImages(t *testing.T) {
+	var failed error
+	s := newStatus(t, StatusConfig{Images: func(context.Context) ([]runtime.Image, error) { return nil, failed }})
+	st, err := s.At(t.Context(), time.Now())
+	require.NoError(t, err)
+	assert.NotNil(t, st.Images, "those that an API server has are removed")
+	assert.Empty(t, st.Images)
+	failed = errors.New("no images")
+	st, err = s.At(t.Context(), time.Now())
+	require.ErrorIs(t, err, failed)
+	assert.Nil(t, st.Images, "those that an API server has stay")
 }
 
 func TestStatus_ReportsWhatItCanFindOut(t *testing.T) {
