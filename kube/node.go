@@ -177,9 +177,9 @@ type Node struct {
 	cordoned   bool      // as the last event says
 	reportedAt time.Time // when a status was last sent
 	reported   []corev1.NodeCondition
-	sent       *corev1.NodeStatus // last; nil: none
 	knownInUse []corev1.UniqueVolumeName
-	answer     *corev1.NodeStatus // what the API server made of it
+	rejected   *corev1.NodeStatus // the last one, if the API server made something else of it
+	answer     *corev1.NodeStatus // what that was, the second time
 	lastErr    string             // last error of the reporter, so that it is logged once
 }
 

@@ -73,12 +73,45 @@ func TestNode_SendsARefusedFieldRarely(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- n.Run(ctx) }()
 		time.Sleep(2 * time.Minute)
-		assert.EqualValues(t, 1, patches.Load())
+		assert.EqualValues(t, 2, patches.Load(), "the second one shows that nobody else was it")
 		changed := fake.Node(nodeName)
 		changed.Status.Conditions[0].Status = corev1.ConditionUnknown // as by the node controller
 		fake.Put("nodes", changed)
 		time.Sleep(15 * time.Second)
 		assert.Equal(t, corev1.ConditionTrue, fake.Node(nodeName).Status.Conditions[0].Status)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+// What another client writes just before a status is sent is in the answer to it, but is not what the server has made of it.
+func TestNode_CorrectsWhatAnotherWroteMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		var races atomic.Bool
+		fake.Intercept = func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPatch && races.CompareAndSwap(true, false) {
+				other := fake.Node(nodeName)
+				other.Status.DeclaredFeatures = []string{"other"}
+				fake.Put("nodes", other)
+			}
+			return false
+		}
+		reporter := &hungReporter{features: []string{"a"}}
+		n, err := newTestKube(t, fake).Node(kube.NodeConfig{Reporter: reporter})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- n.Run(ctx) }()
+		time.Sleep(time.Minute)
+		changed := fake.Node(nodeName)
+		changed.Status.NodeInfo.KubeletVersion = "other" // a reason to send the status
+		races.Store(true)
+		fake.Put("nodes", changed)
+		time.Sleep(25 * time.Second)
+		assert.False(t, races.Load())
+		assert.Equal(t, []string{"a"}, fake.Node(nodeName).Status.DeclaredFeatures)
+		assert.Equal(t, kube.Version, fake.Node(nodeName).Status.NodeInfo.KubeletVersion)
 		cancel()
 		require.NoError(t, <-done)
 	})

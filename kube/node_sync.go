@@ -135,7 +135,7 @@ func (n *Node) sync(ctx context.Context) error {
 			// Nodes that were started together, or changed together, do not report together.
 			n.reportedAt = now.Add(rand.N(n.cfg.ReportPeriod) - n.cfg.ReportPeriod/2) //nolint:gosec // no secret
 		}
-		n.sent, n.answer = &desired.Status, &updated.Status
+		n.noteAnswer(desired, updated)
 		n.observe(updated)
 	}
 	n.recordTransitions(current, desired, now)
@@ -143,10 +143,23 @@ func (n *Node) sync(ctx context.Context) error {
 	return nil
 }
 
+// noteAnswer remembers what the server has made of a status, if that is something else. The first time it may be what another
+// client has written meanwhile, which the patch does not correct.
+func (n *Node) noteAnswer(desired, updated *corev1.Node) {
+	isSecond := n.rejected != nil && !hasChanged(n.rejected, &desired.Status)
+	n.rejected, n.answer = nil, nil
+	if !hasChanged(&updated.Status, &desired.Status) {
+		return
+	}
+	if n.rejected = &desired.Status; isSecond {
+		n.answer = &updated.Status
+	}
+}
+
 // isAnswered reports whether the server has made of this very status what it has: it, or a webhook, drops a part, and would
 // drop it each time.
 func (n *Node) isAnswered(current, desired *corev1.Node) bool {
-	return n.sent != nil && !hasChanged(n.sent, &desired.Status) && !hasChanged(n.answer, &current.Status)
+	return n.answer != nil && !hasChanged(n.rejected, &desired.Status) && !hasChanged(n.answer, &current.Status)
 }
 
 // status returns what the node is to report. What the reporter has not found out in time, such as the
