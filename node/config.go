@@ -40,7 +40,9 @@ type Config struct {
 	// Allocatable is the sum of requests that pods are admitted for. A pod that does not fit is rejected with OutOfcpu, OutOfmemory
 	// and so on. Default: Capacity without what hard eviction thresholds keep available; with a simulated runtime no bound.
 	Allocatable corev1.ResourceList
-	MaxPods     int // pods that run at once. Default: 0, no bound
+	// MaxPods are the pods that run at once. A node of a cluster needs one: schedulers place no pods on a Node without a number
+	// of pods. Default: 0, no bound.
+	MaxPods int
 	// MaxImages are the images that are reported, largest first (nodeStatusMaxImages of a kubelet); AllImages or NoImages. Default: 50.
 	MaxImages int
 	// PodsCgroupLimits bounds the cgroup of all pods: cpu (as a weight), memory (bytes) and ResourcePIDs (processes). A kubelet that
