@@ -164,10 +164,12 @@ func TestMount_LyingDrivers(t *testing.T) {
 		lieAbout("NodeUnpublishVolume", "NodeUnstageVolume")
 		require.ErrorContains(t, e.Unmount(t.Context(), "1"), "NodeUnpublishVolume succeeded, but "+path+" is still mounted")
 		lieAbout("NodeUnstageVolume")
-		require.ErrorContains(t, e.Unmount(t.Context(), "1"), "NodeUnstageVolume succeeded, but")
+		e.unmounted(v.Pod)
+		require.ErrorContains(t, e.unstageOrphan(t.Context(), stagedVolume), "NodeUnstageVolume succeeded, but")
 	}
 	lieAbout()
 	e.unmounted(v.Pod)
+	e.unstageOrphans()
 	e.requireNothingLeft()
 	assert.FileExists(t, filepath.Join(e.driver.VolumeDir("v"), "data", "file"), "no data was deleted")
 }

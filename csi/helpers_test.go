@@ -2,6 +2,8 @@ package csi
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -180,6 +182,24 @@ func (e *testEnv) mounted(v volume.DriverVolume) string {
 func (e *testEnv) unmounted(pod *corev1.Pod) {
 	e.t.Helper()
 	require.NoError(e.t, e.Unmount(e.t.Context(), pod.UID))
+}
+
+// unstageOrphans unstages what no pod has, as Run does, until nothing is left of it.
+func (e *testEnv) unstageOrphans() {
+	e.t.Helper()
+	for range 1000 {
+		e.Manager.mu.Lock()
+		ids := slices.Collect(maps.Keys(e.volumes))
+		e.Manager.mu.Unlock()
+		var errs []error
+		for _, id := range ids {
+			errs = append(errs, e.unstageOrphan(e.t.Context(), id))
+		}
+		if errors.Join(errs...) == nil {
+			return
+		}
+	}
+	require.Fail(e.t, "orphans are left")
 }
 
 // methods returns the names of the calls of the driver for mounting since the last time.

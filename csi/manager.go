@@ -29,6 +29,7 @@ type Manager struct {
 	changed chan struct{} // one slot: drivers have come or gone
 
 	mountsBelow func(dir string) ([]mounts.Point, error) // mounts.Below, except in tests
+	updateWait  time.Duration                            // updateWait, except in tests
 
 	notifying sync.Mutex // serialises calls of Config.Node; locked before mu
 
@@ -58,6 +59,8 @@ type volumeState struct {
 
 	refs     int  // guarded by Manager.mu: operations that hold or wait for lock
 	recorded bool // guarded by Manager.mu: its record is on disk, as it may be staged
+	// attachable is whether what may be staged must not be detached. Guarded by Manager.mu.
+	attachable bool
 }
 
 // staging is what this process knows of whether a volume is staged.
@@ -73,6 +76,9 @@ const (
 type user struct {
 	entry     record
 	published bool // in this boot
+	unasked   bool // no driver was asked to publish it, nor by an earlier process
+
+	stopUpdate context.CancelFunc // ends the last update; nil before the first one
 	// The fields below are unknown until this process has mounted the volume.
 	pod    *corev1.Pod
 	volume string // name in the pod
@@ -85,7 +91,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	return &Manager{
-		cfg: cfg, paths: paths{cfg.Root}, boot: bootid.Read(), changed: make(chan struct{}, 1), mountsBelow: mounts.Below,
+		cfg: cfg, paths: paths{cfg.Root}, boot: bootid.Read(), changed: make(chan struct{}, 1), mountsBelow: mounts.Below, updateWait: updateWait,
 		clients: map[string]*client{}, volumes: map[volumeID]*volumeState{}, damaged: map[damagedID]bool{}, unread: map[types.UID]bool{},
 	}, nil
 }
@@ -115,7 +121,8 @@ func (m *Manager) load() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, f := range staged {
-		m.state(f.id).recorded = true
+		s := m.state(f.id)
+		s.recorded, s.attachable = true, f.entry.Attachable != ""
 	}
 	for _, f := range published {
 		m.addFound(f)
@@ -214,13 +221,7 @@ func (m *Manager) acquire(ctx context.Context, id volumeID) (s *volumeState, rel
 	s = m.state(id)
 	s.refs++
 	m.mu.Unlock()
-	drop := func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if s.refs--; s.refs == 0 && len(s.users) == 0 && !s.recorded {
-			delete(m.volumes, id)
-		}
-	}
+	drop := func() { m.drop(s) }
 	timer := time.NewTimer(m.cfg.CallTimeout)
 	defer timer.Stop()
 	select {
@@ -233,6 +234,32 @@ func (m *Manager) acquire(ctx context.Context, id volumeID) (s *volumeState, rel
 	}
 	drop()
 	return nil, nil, err
+}
+
+// tryAcquire is acquire for a volume that a pod has, without waiting: s is nil while another operation is under way.
+func (m *Manager) tryAcquire(id *volumeID, uid types.UID) (s *volumeState, release func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s = m.volumes[*id]
+	if s == nil || s.users[uid] == nil {
+		return nil, nil
+	}
+	select {
+	case s.lock <- struct{}{}:
+		s.refs++
+		return s, func() { <-s.lock; m.drop(s) }
+	default:
+		return nil, nil
+	}
+}
+
+// drop ends an operation on a volume.
+func (m *Manager) drop(s *volumeState) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.refs--; s.refs == 0 && len(s.users) == 0 && !s.recorded {
+		delete(m.volumes, s.id)
+	}
 }
 
 // warnSlow records an event if an operation for a pod takes long. The operation is over

@@ -35,37 +35,49 @@ func (m *Manager) Mount(ctx context.Context, v volume.DriverVolume) (runtime.Vol
 	if err != nil {
 		return runtime.Volume{}, err
 	}
-	stop := m.warnSlow(v.Pod, v.Volume.Name, o.id.driver, "an earlier call for this volume")
-	s, release, err := m.acquire(ctx, o.id)
-	stop()
-	if err != nil {
+	switch mounted, err := m.isMountedFor(o); {
+	case err != nil:
 		return runtime.Volume{}, err
-	}
-	defer release()
-	o.state = s
-	if err := m.mount(ctx, o); err != nil {
-		return runtime.Volume{}, err
+	case mounted:
+		update := *o // which may go on
+		m.startUpdate(ctx, &update)
+	default:
+		if err := m.mount(ctx, o); err != nil {
+			return runtime.Volume{}, err
+		}
 	}
 	path, err := m.usablePath(o)
 	readOnly := v.ReadOnly || o.readOnly
 	return runtime.Volume{HostPath: path, ReadOnly: readOnly, SELinuxRelabel: o.hasLabels && !readOnly}, err
 }
 
-func (m *Manager) mount(ctx context.Context, o *operation) error {
+// isMountedFor reports whether a pod has its volume.
+func (m *Manager) isMountedFor(o *operation) (bool, error) {
 	m.mu.Lock()
-	u := o.state.users[o.uid]
+	var u *user
+	if s := m.volumes[o.id]; s != nil {
+		u = s.users[o.uid]
+	}
 	isPublished := u != nil && u.published
 	if u != nil {
 		u.pod, u.volume = o.v.Pod, o.v.Volume.Name
 	}
 	m.mu.Unlock()
-	if isPublished {
-		if present, err := m.isPresent(o); err != nil {
-			return err
-		} else if present {
-			return m.update(ctx, o)
-		}
+	if !isPublished {
+		return false, nil
 	}
+	return m.isPresent(o)
+}
+
+func (m *Manager) mount(ctx context.Context, o *operation) error {
+	stop := m.warnSlow(o.v.Pod, o.v.Volume.Name, o.id.driver, "an earlier call for this volume")
+	s, release, err := m.acquire(ctx, o.id)
+	stop()
+	if err != nil {
+		return err
+	}
+	defer release()
+	o.state = s
 	if err := m.checkOnePod(o); err != nil {
 		return err
 	}
@@ -170,12 +182,13 @@ func (m *Manager) remember(o *operation) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.damaged, damagedID{o.uid, o.id.name, o.id.block})
+	damaged := damagedID{o.uid, o.id.name, o.id.block}
 	u := o.state.users[o.uid]
 	if u == nil {
-		u = &user{}
+		u = &user{unasked: !m.damaged[damaged]}
 		o.state.users[o.uid] = u
 	}
+	delete(m.damaged, damaged)
 	u.entry, u.published = o.entry, false
 	u.pod, u.volume = o.v.Pod, o.v.Volume.Name
 	return nil
@@ -193,11 +206,11 @@ func (m *Manager) stage(ctx context.Context, o *operation) error {
 		return err
 	}
 	o.state.staging = uncertain
-	if err := writeRecord(filepath.Join(dir, recordName), record{Name: o.id.name, Handle: o.id.handle, Driver: o.id.driver}); err != nil {
+	if err := writeRecord(filepath.Join(dir, recordName), record{Name: o.id.name, Handle: o.id.handle, Driver: o.id.driver, Attachable: flag(o.attachable)}); err != nil {
 		return err
 	}
 	m.mu.Lock()
-	o.state.recorded = true
+	o.state.recorded, o.state.attachable = true, o.attachable
 	m.mu.Unlock()
 	if !exists {
 		if err := os.MkdirAll(path, 0o750); err != nil {
@@ -240,6 +253,9 @@ func (m *Manager) publish(ctx context.Context, o *operation) error {
 	if err != nil {
 		return err
 	}
+	m.mu.Lock()
+	o.state.users[o.uid].unasked = false
+	m.mu.Unlock()
 	defer m.warnSlow(o.v.Pod, o.v.Volume.Name, o.id.driver, "NodePublishVolume")()
 	_, err = call(ctx, o.client, "NodePublishVolume", hidden, o.client.node.NodePublishVolume, &spec.NodePublishVolumeRequest{
 		VolumeId: o.id.handle, PublishContext: o.publishContext, StagingTargetPath: o.stagingPath, TargetPath: target,
@@ -253,61 +269,6 @@ func (m *Manager) publish(ctx context.Context, o *operation) error {
 		err = fmt.Errorf("CSI driver %s: NodePublishVolume succeeded, but nothing is mounted at %s", o.id.driver, target)
 	}
 	return err
-}
-
-// update does what has changed for a volume that is mounted. What fails is tried at the
-// next sync, and does not disturb the pod.
-func (m *Manager) update(ctx context.Context, o *operation) error {
-	larger := m.isLarger(o, false) && o.size() > o.state.inUseSize
-	driver, err := m.csiDriver(ctx, o.id.driver)
-	republish := err == nil && driver.Spec.RequiresRepublish != nil && *driver.Spec.RequiresRepublish
-	if !larger && !republish {
-		return nil
-	}
-	if err := m.prepare(ctx, o); err != nil {
-		m.cfg.Logger.Warn("volume not updated", logattr.PodUID(o.uid), slog.String("volume", o.id.name), logattr.Err(err))
-		return nil
-	}
-	if o.client.can[canStage] && o.v.PersistentVolume != nil {
-		_, o.stagingPath = m.paths.staging(&o.id)
-	}
-	var errs []error
-	if republish {
-		errs = append(errs, m.republish(ctx, o))
-	}
-	if larger {
-		err := m.expand(ctx, o, false)
-		if err == nil {
-			m.mu.Lock()
-			o.entry = o.state.users[o.uid].entry
-			m.mu.Unlock()
-			err = m.completeRecord(o)
-		}
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
-		m.cfg.Logger.Warn("volume not updated", logattr.PodUID(o.uid), slog.String("volume", o.id.name), logattr.Err(err))
-	}
-	return nil
-}
-
-// republishTimeout bounds how long a sync of a pod that runs waits for the cluster.
-const republishTimeout = 5 * time.Second
-
-// republish publishes a volume once more, as its CSIDriver requires it.
-func (m *Manager) republish(ctx context.Context, o *operation) error {
-	if o.attachable {
-		wait, cancel := context.WithTimeout(ctx, republishTimeout)
-		defer cancel()
-		var err error
-		if o.publishContext, err = m.cfg.Attachments.Attached(wait, o.id.driver, o.id.handle); err != nil {
-			return fmt.Errorf("volume is not attached: %w", err)
-		}
-	}
-	if err := m.publish(ctx, o); err != nil {
-		return err
-	}
-	return m.applyGroup(ctx, o) // the driver may have written new files
 }
 
 // applyGroup gives the files to the fsGroup of the pod, as the CSIDriver wants it.

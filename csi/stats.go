@@ -182,10 +182,13 @@ func (m *Manager) keepStats(id volumeID, uid types.UID, stats Stats) {
 	}
 }
 
-// inUse returns the attachable volumes of pods, and never nil. m.mu must be held.
+// inUse returns the attachable volumes of pods, and those that may be staged, and never nil. m.mu must be held.
 func (m *Manager) inUse() []corev1.UniqueVolumeName {
 	names := map[corev1.UniqueVolumeName]bool{}
 	for id, s := range m.volumes {
+		if s.recorded && s.attachable {
+			names[csiname.Unique(id.driver, id.handle)] = true
+		}
 		for _, u := range s.users {
 			if u.entry.Attachable != "" {
 				names[csiname.Unique(id.driver, id.handle)] = true

@@ -159,6 +159,7 @@ func TestMount_Storm(t *testing.T) {
 	}
 	crash(t.Context(), func(ctx context.Context, i int) error { return e.Unmount(ctx, pod(i, rounds-1).UID) })
 	require.NoError(t, each(func(i int) error { return unmount(i, rounds-1) }))
+	e.unstageOrphans() // as Run does
 	e.requireNothingLeft()
 	for _, method := range faultyMethods() {
 		assert.Positive(t, s.faults[method+" fails"], method)

@@ -18,13 +18,17 @@ import (
 	"github.com/sublet-dev/agent/internal/atomicfile"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/mounts"
+	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/pathname"
 	"github.com/sublet-dev/agent/volume"
 )
 
+// unstageRetry is when a volume is unstaged again that could not be. After that it is as often as HealthPeriod says.
+const unstageRetry = 5 * time.Second
+
 // Unmount implements volume.Driver: it unpublishes the volumes of a pod, and unstages those
-// that no other pod has. A volume whose driver is not registered stays, with its record,
-// and is an error.
+// that no other pod has. A published volume whose driver is not registered stays, with its record,
+// and is an error. A volume that cannot be unstaged is none: Run tries it again.
 func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 	if !pathname.IsElement(string(uid)) {
 		return fmt.Errorf("invalid UID %q", uid)
@@ -50,6 +54,11 @@ func (m *Manager) Unmount(ctx context.Context, uid types.UID) error {
 }
 
 func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error {
+	m.mu.Lock()
+	if s := m.volumes[id]; s != nil && s.users[uid] != nil && s.users[uid].stopUpdate != nil {
+		s.users[uid].stopUpdate()
+	}
+	m.mu.Unlock()
 	s, release, err := m.acquire(ctx, id)
 	if err != nil {
 		return err
@@ -61,23 +70,29 @@ func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error
 	if u == nil {
 		return nil // by another call
 	}
-	startTime := time.Now()
-	c, err := m.client(id.driver)
-	if err == nil {
-		stop := m.warnSlow(u.pod, u.volume, id.driver, "NodeUnpublishVolume")
-		err = m.unpublish(ctx, c, uid, &id)
-		stop()
-	}
-	m.ended(ctx, volume.OperationUnmount, &id, startTime, err)
-	if err != nil {
-		return err
+	if !u.unasked {
+		startTime := time.Now()
+		c, err := m.client(id.driver)
+		if err == nil {
+			stop := m.warnSlow(u.pod, u.volume, id.driver, "NodeUnpublishVolume")
+			err = m.unpublish(ctx, c, uid, &id)
+			stop()
+		}
+		m.ended(ctx, volume.OperationUnmount, &id, startTime, err)
+		if err != nil {
+			return err
+		}
 	}
 	if !shared {
 		stop := m.warnSlow(u.pod, u.volume, id.driver, "NodeUnstageVolume")
-		err := m.unstage(ctx, c, s)
+		err := m.unstage(ctx, s)
 		stop()
-		if err != nil {
+		if err != nil && ctx.Err() != nil {
 			return err
+		}
+		if err != nil { // the pod does not need it any more, and may have a successor that waits
+			m.cfg.Logger.Warn("volume stays staged", logattr.PodUID(uid), slog.String("volume", id.name), logattr.Err(err))
+			time.AfterFunc(unstageRetry, func() { notify.Send(m.changed) })
 		}
 	}
 	if err := m.removeRecord(ctx, uid, &id); err != nil {
@@ -139,10 +154,14 @@ func (m *Manager) removeTarget(ctx context.Context, driver, method, target strin
 }
 
 // unstage takes a volume from the node. The caller holds its lock.
-func (m *Manager) unstage(ctx context.Context, c *client, s *volumeState) (err error) {
+func (m *Manager) unstage(ctx context.Context, s *volumeState) (err error) {
 	dir, path := m.paths.staging(&s.id)
 	if _, err := os.Lstat(filepath.Join(dir, recordName)); errors.Is(err, fs.ErrNotExist) {
 		return nil // never staged
+	}
+	c, err := m.client(s.id.driver)
+	if err != nil {
+		return err
 	}
 	startTime := time.Now()
 	defer func() { m.ended(ctx, volume.OperationUnmountDevice, &s.id, startTime, err) }()
@@ -273,11 +292,10 @@ func (m *Manager) unstageOrphan(ctx context.Context, id volumeID) error {
 	m.mu.Lock()
 	used := m.isUsed(&id, "")
 	m.mu.Unlock()
-	c, err := m.client(id.driver)
-	if used || err != nil {
-		return nil // its driver will register
+	if _, err := m.client(id.driver); used || err != nil {
+		return nil //nolint:nilerr // its driver will register
 	}
-	if err := m.unstage(ctx, c, s); err != nil {
+	if err := m.unstage(ctx, s); err != nil {
 		return err
 	}
 	removeIfEmpty(filepath.Join(m.paths.plugin(), blockDirName, id.name, "data"), filepath.Join(m.paths.plugin(), blockDirName, id.name))

@@ -102,7 +102,8 @@ func TestKnownVolumesInUse(t *testing.T) {
 	e.register()
 	e.mounted(two)
 	assert.Nil(t, e.VolumesInUse())
-	assert.Equal(t, []corev1.UniqueVolumeName{"kubernetes.io/csi/csitest.example^w"}, e.KnownVolumesInUse())
+	assert.Equal(t, []corev1.UniqueVolumeName{"kubernetes.io/csi/csitest.example^v", "kubernetes.io/csi/csitest.example^w"}, e.KnownVolumesInUse(),
+		"those that are staged, and those of pods")
 	restore()
 	e.loadUnread()
 	assert.Len(t, e.VolumesInUse(), 2)
