@@ -7,8 +7,8 @@
 //   - A record is on disk before a driver is called. After a crash of the agent at any
 //     moment, Unmount unpublishes and unstages what there is, and a volume that is staged
 //     for no pod is unstaged.
-//   - Each call has a deadline. A driver that hangs makes the pods with its volumes wait,
-//     and no others; an event says for which volume and call a pod waits.
+//   - Each call has a deadline. A driver that hangs makes the pods wait that start or end with its
+//     volumes, and no others; an event says for which volume and call a pod waits.
 //   - A driver is not believed: what it says to have mounted has to be a mount, and nothing
 //     is deleted through a mount that it says to have removed. Unless this process has staged a
 //     volume and its driver was not asked to unstage it since, the next pod has it staged once more.

@@ -293,7 +293,7 @@ func (m *Manager) unstageOrphan(ctx context.Context, id volumeID) error {
 	used := m.isUsed(&id, "")
 	m.mu.Unlock()
 	if _, err := m.client(id.driver); used || err != nil {
-		return nil //nolint:nilerr // its driver will register
+		return nil // its driver will register
 	}
 	if err := m.unstage(ctx, s); err != nil {
 		return err
