@@ -108,6 +108,7 @@ func TestMount_HungDrivers(t *testing.T) {
 			e.register() // Run has closed the connection
 			e.unmounted(v.Pod)
 			e.unmounted(second.Pod)
+			e.unstageOrphans()
 			e.requireNothingLeft()
 		})
 	}

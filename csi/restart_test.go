@@ -141,6 +141,7 @@ func TestUnmount_AfterACrashAtAnyCall(t *testing.T) {
 				e.restart(nil)
 				e.serve()
 				e.unmounted(v.Pod)
+				e.unstageOrphans() // as Run does
 				e.requireNothingLeft()
 			})
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/pathname"
+	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/volume"
 )
 
@@ -63,44 +64,68 @@ func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error
 	if err != nil {
 		return err
 	}
-	defer release()
 	m.mu.Lock()
 	u, shared := s.users[uid], m.isUsed(&id, uid)
 	m.mu.Unlock()
-	if u == nil {
-		return nil // by another call
+	if u == nil { // by another call
+		release()
+		return nil
 	}
-	if !u.unasked {
-		startTime := time.Now()
-		c, err := m.client(id.driver)
-		if err == nil {
-			stop := m.warnSlow(u.pod, u.volume, id.driver, "NodeUnpublishVolume")
-			err = m.unpublish(ctx, c, uid, &id)
-			stop()
-		}
-		m.ended(ctx, volume.OperationUnmount, &id, startTime, err)
-		if err != nil {
-			return err
-		}
-	}
-	if !shared {
-		stop := m.warnSlow(u.pod, u.volume, id.driver, "NodeUnstageVolume")
-		err := m.unstage(ctx, s)
-		stop()
-		if err != nil && ctx.Err() != nil {
-			return err
-		}
-		if err != nil { // the pod does not need it any more, and may have a successor that waits
-			m.cfg.Logger.Warn("volume stays staged", logattr.PodUID(uid), slog.String("volume", id.name), logattr.Err(err))
-			time.AfterFunc(unstageRetry, func() { notify.Send(m.changed) })
-		}
-	}
-	if err := m.removeRecord(ctx, uid, &id); err != nil {
+	if err := m.takeFrom(ctx, u, uid, &id); err != nil {
+		release()
 		return err
 	}
 	m.mu.Lock()
 	delete(s.users, uid)
 	m.mu.Unlock()
+	if shared {
+		release()
+		return nil
+	}
+	return m.startUnstage(ctx, s, u, release)
+}
+
+// takeFrom takes a volume from a pod, with all that is on disk for it. The caller holds the lock of the volume.
+func (m *Manager) takeFrom(ctx context.Context, u *user, uid types.UID, id *volumeID) error {
+	if !u.unasked {
+		startTime := time.Now()
+		c, err := m.client(id.driver)
+		if err == nil {
+			stop := m.warnSlow(u.pod, u.volume, id.driver, "NodeUnpublishVolume")
+			err = m.unpublish(ctx, c, uid, id)
+			stop()
+		}
+		m.ended(ctx, volume.OperationUnmount, id, startTime, err)
+		if err != nil {
+			return err
+		}
+	}
+	return m.removeRecord(ctx, uid, id)
+}
+
+// startUnstage unstages a volume, and waits for that for as long as for an update. Its last pod does not need it any more, and
+// may have a successor that waits. The lock of the volume is released in the end.
+func (m *Manager) startUnstage(ctx context.Context, s *volumeState, u *user, release func()) error {
+	unstaging, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer release()
+		defer cancel()
+		defer m.warnSlow(u.pod, u.volume, s.id.driver, "NodeUnstageVolume")()
+		safe.Do(m.cfg.Logger, "unstage volume "+s.id.name, func() {
+			if err := m.unstage(unstaging, s); err != nil && unstaging.Err() == nil {
+				m.cfg.Logger.Warn("volume stays staged", slog.String("volume", s.id.name), logattr.Err(err))
+				time.AfterFunc(unstageRetry, func() { notify.Send(m.changed) })
+			}
+		})
+	}()
+	m.waitFor(ctx, done)
+	if ctx.Err() != nil { // the agent ends
+		cancel()
+		<-done
+		return ctx.Err()
+	}
 	return nil
 }
 
@@ -178,8 +203,9 @@ func (m *Manager) unstage(ctx context.Context, s *volumeState) (err error) {
 	if err := removeRecordFile(filepath.Join(dir, recordName)); err != nil {
 		return err
 	}
-	if !s.id.block {
-		removeIfEmpty(dir)
+	removeIfEmpty(dir)
+	if s.id.block {
+		removeIfEmpty(filepath.Dir(dir))
 	}
 	m.forgetStaged(&s.id)
 	return nil
@@ -298,7 +324,6 @@ func (m *Manager) unstageOrphan(ctx context.Context, id volumeID) error {
 	if err := m.unstage(ctx, s); err != nil {
 		return err
 	}
-	removeIfEmpty(filepath.Join(m.paths.plugin(), blockDirName, id.name, "data"), filepath.Join(m.paths.plugin(), blockDirName, id.name))
 	m.cfg.Logger.Info("orphaned volume unstaged", slog.String("volume", id.name), slog.String("driver", id.driver), logattr.Err(nil))
 	return nil
 }

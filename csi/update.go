@@ -13,7 +13,8 @@ import (
 	"github.com/sublet-dev/agent/internal/safe"
 )
 
-// updateWait bounds how long a sync of a pod that runs waits for what has changed of its volume.
+// updateWait bounds how long a sync of a pod that runs waits for what has changed of its volume, and a pod that has ended for its
+// volume to be unstaged.
 const updateWait = 5 * time.Second
 
 // startUpdate updates a volume that is mounted, and waits for that for up to updateWait: a container of the pod may
@@ -35,6 +36,11 @@ func (m *Manager) startUpdate(ctx context.Context, o *operation) {
 		defer cancel()
 		safe.Do(m.cfg.Logger, "update of volume "+o.id.name, func() { m.update(update, o) })
 	}()
+	m.waitFor(ctx, done)
+}
+
+// waitFor waits until done is closed, for up to updateWait and until ctx is done.
+func (m *Manager) waitFor(ctx context.Context, done <-chan struct{}) {
 	timer := time.NewTimer(m.updateWait)
 	defer timer.Stop()
 	select {

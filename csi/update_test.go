@@ -70,6 +70,7 @@ func TestMount_RunningPodsDoNotWaitForUpdates(t *testing.T) {
 			release()
 			require.Eventually(t, func() bool { return len(e.recorded("FailedMount")) == 1 }, testTimeout, time.Millisecond)
 		}
+		e.updateWait = testTimeout
 		e.unmounted(v.Pod)
 		if ends {
 			assert.Empty(t, e.recorded("FailedMount"))
@@ -131,6 +132,30 @@ func TestUnmount_DoesNotWaitForUnstaging(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := os.Stat(dir); return os.IsNotExist(err) && len(e.VolumesInUse()) == 0 }, testTimeout, time.Millisecond)
 	stop()
 	require.NoError(t, <-done)
+	e.requireNothingLeft()
+}
+
+// VD-3: a pod that has ended waits for a while only for its volume to be unstaged. The next pod with the volume waits for that.
+func TestUnmount_DoesNotWaitForAHungUnstage(t *testing.T) {
+	e := newEnv(t, nil)
+	e.updateWait = time.Millisecond
+	v := e.volumeOf(newPod("1"), "v")
+	e.mounted(v)
+	began, release := e.hang("NodeUnstageVolume")
+	e.unmounted(v.Pod)
+	<-began
+	second := e.volumeOf(newPod("2"), "v")
+	done := make(chan error, 1)
+	go func() {
+		_, err := e.Mount(t.Context(), second)
+		done <- err
+	}()
+	assert.Len(t, e.driver.Calls("NodeStageVolume"), 1)
+	release()
+	require.NoError(t, <-done)
+	assert.Len(t, e.driver.Calls("NodeStageVolume"), 2)
+	e.updateWait = testTimeout
+	e.unmounted(second.Pod)
 	e.requireNothingLeft()
 }
 
