@@ -144,6 +144,9 @@ func TestUnmount_DoesNotWaitForAHungUnstage(t *testing.T) {
 	began, release := e.hang("NodeUnstageVolume")
 	e.unmounted(v.Pod)
 	<-began
+	e.Manager.mu.Lock()
+	assert.Len(t, e.volumes[stagedVolume].lock, 1, "the driver is not done with it")
+	e.Manager.mu.Unlock()
 	second := e.volumeOf(newPod("2"), "v")
 	done := make(chan error, 1)
 	go func() {
