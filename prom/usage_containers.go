@@ -1,6 +1,7 @@
 package prom
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -101,11 +102,12 @@ func (c *containers) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// The kubelet's constants for CPU limits, in µs and in shares of a CPU.
+// The kubelet's constants for CPU limits, in µs and in shares of a CPU. The kernel takes no smaller quota.
 const (
-	cpuPeriod    = 100_000
-	sharesPerCPU = 1024
-	minShares    = 2
+	cpuPeriod            = 100_000
+	minQuota             = 1_000
+	sharesPerCPU         = 1024
+	minShares, maxShares = 2, 262_144
 )
 
 func (c *containers) pod(ch chan<- prometheus.Metric, s *stats.PodStats, pod *corev1.Pod) {
@@ -175,10 +177,11 @@ func (c *containers) spec(ch chan<- prometheus.Metric, r *corev1.ResourceRequire
 	var now time.Time
 	if limit := r.Limits.Cpu(); !limit.IsZero() {
 		c.cpuPeriod.value(ch, now, cpuPeriod, labels...)
-		c.cpuQuota.value(ch, now, limit.AsApproximateFloat64()*cpuPeriod, labels...)
+		c.cpuQuota.value(ch, now, max(minQuota, float64(limit.MilliValue())*cpuPeriod/1000), labels...)
 	}
-	c.cpuShares.value(ch, now, max(minShares, float64(r.Requests.Cpu().MilliValue()*sharesPerCPU/1000)), labels...)
-	c.memoryLimit.value(ch, now, r.Limits.Memory().AsApproximateFloat64(), labels...)
+	shares := min(float64(r.Requests.Cpu().MilliValue())*sharesPerCPU/1000, maxShares)
+	c.cpuShares.value(ch, now, max(minShares, math.Floor(shares)), labels...)
+	c.memoryLimit.value(ch, now, float64(r.Limits.Memory().Value()), labels...)
 }
 
 func with(labels []string, more ...string) []string {

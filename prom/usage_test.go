@@ -2,6 +2,7 @@ package prom_test
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -159,6 +160,32 @@ func TestRegisterContainers_WithoutRequests(t *testing.T) {
 	assert.Regexp(t, `container_spec_memory_limit_bytes\{.*\} 0\n`, text)
 	assert.NotContains(t, text, "container_spec_cpu_quota")
 	assert.NotContains(t, text, "machine_")
+}
+
+// The limits are those that the kernel gets: whole numbers within its bounds.
+func TestRegisterContainers_LimitsOfTheKernel(t *testing.T) {
+	for name, c := range map[string]struct{ cpu, shares, quota string }{
+		"rounded":  {"17m", "17", "1700"},
+		"smallest": {"1m", "2", "1000"},
+		"largest":  {"300", "262144", "3e+07"},
+	} {
+		u := measured()
+		pods := u.Pods()
+		pods[0].Spec.Containers[0].Resources = corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(c.cpu)},
+			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(c.cpu), corev1.ResourceMemory: resource.MustParse("1.1Ki")},
+		}
+		u.Pods = func() []*corev1.Pod { return pods }
+		summary, _ := u.Summary()
+		summary.Pods = summary.Pods[1:2]
+		u.Summary = func() (stats.Summary, error) { return summary, nil }
+		reg := prometheus.NewRegistry()
+		require.NoError(t, prom.RegisterContainers(reg, u))
+		text := scrape(t, reg)
+		assert.Regexp(t, `container_spec_cpu_shares\{.*\} `+regexp.QuoteMeta(c.shares)+`\n`, text, name)
+		assert.Regexp(t, `container_spec_cpu_quota\{.*\} `+regexp.QuoteMeta(c.quota)+`\n`, text, name)
+		assert.Regexp(t, `container_spec_memory_limit_bytes\{.*\} 1127\n`, text, name)
+	}
 }
 
 func TestRegisterUsage_Failure(t *testing.T) {
