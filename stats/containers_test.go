@@ -114,6 +114,35 @@ func TestProvider_ContainerRate(t *testing.T) {
 	})
 }
 
+// A runtime that does not answer once has the rate since its previous answer afterwards.
+func TestProvider_RateAfterAFailureOfTheRuntime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var containers containerStats
+		p, err := New(Config{
+			Proc: testProc(), Cgroups: fstest.MapFS{"cgroup.controllers": {}}, ContainerStats: &containers,
+			Pods: func() []Pod { return []Pod{{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}}}} },
+		})
+		require.NoError(t, err)
+		measure := func(c containerStats) []runtime.ContainerUsage {
+			containers = c
+			time.Sleep(10 * time.Second)
+			u, err := p.Usage(t.Context(), time.Time{})
+			require.NoError(t, err)
+			return u.Pods[0].Containers
+		}
+		used := func(n uint64) containerStats {
+			return containerStats{{PodUID: "a", ID: "1", Name: "c", Running: true, CPU: runtime.CPUUsage{At: time.Now().Add(10 * time.Second), UsageCoreNanoSeconds: n}}}
+		}
+		measure(used(0))
+		require.Empty(t, measure(nil))
+		c := measure(used(20e9))
+		assert.True(t, c[0].CPU.HasRate)
+		assert.Equal(t, uint64(1e9), c[0].CPU.UsageNanoCores)
+		measure(containerStats{})
+		assert.NotContains(t, p.rates, "1", "it is gone")
+	})
+}
+
 // A runtime may report figures of exited containers, too. One of each name runs, and is there once.
 func TestProvider_ExitedContainersWithFigures(t *testing.T) {
 	now := time.Now()

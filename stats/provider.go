@@ -175,7 +175,7 @@ func (p *Provider) usage(ctx context.Context, pods []Pod, since time.Time) (u ru
 	for i := range pods {
 		u.Pods = append(u.Pods, p.pod(&u, &pods[i], containers[pods[i].Pod.UID], since))
 	}
-	p.forget(pods, containers)
+	p.forget(pods, containers, runtimeErr)
 	return u, runtimeErr, p.sum(&u, errs)
 }
 
@@ -352,8 +352,9 @@ func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 // minRate is the minimum time between two samples from which a rate is computed.
 const minRate = time.Second
 
-// forget drops the state of all other pods and containers than these.
-func (p *Provider) forget(pods []Pod, containers map[types.UID][]runtime.ContainerUsage) {
+// forget drops the state of all other pods and containers than these. After an error of the runtime it is not known which
+// containers there are.
+func (p *Provider) forget(pods []Pod, containers map[types.UID][]runtime.ContainerUsage, runtimeErr error) {
 	keep := make(map[types.UID]bool, len(pods))
 	groups := map[string]bool{p.cfg.NodeCgroup: true, p.agentCgroup(): true, p.allPods(): true}
 	for i := range pods {
@@ -377,10 +378,8 @@ func (p *Provider) forget(pods []Pod, containers map[types.UID][]runtime.Contain
 			delete(p.partial, uid)
 		}
 	}
-	for group := range p.rates {
-		if !groups[group] {
-			delete(p.rates, group)
-		}
+	if runtimeErr == nil {
+		maps.DeleteFunc(p.rates, func(group string, _ runtime.CPUUsage) bool { return !groups[group] })
 	}
 	maps.DeleteFunc(p.networkPIDs, func(group, _ string) bool { return !groups[group] })
 	p.groups().kept.sweep()

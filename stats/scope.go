@@ -47,7 +47,7 @@ func (p *Provider) CPUAndMemoryStats(ctx context.Context, nodeName string, pods 
 		}
 		u.Pods = append(u.Pods, one)
 	}
-	p.forget(measured, containers)
+	p.forget(measured, containers, runtimeErr)
 	if err := p.sum(&u, errs); err != nil {
 		return Summary{}, err
 	}
