@@ -2,6 +2,7 @@ package prom
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +21,7 @@ type probeMetrics struct {
 	probes   *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	late     prometheus.Histogram
+	apart    atomic.Bool // probes and duration are registered with a second Registerer
 
 	mu   sync.Mutex // guards pods
 	pods map[types.UID]*probedPod
@@ -47,6 +49,14 @@ func newProbe() *probeMetrics {
 
 func (p *probeMetrics) all() []prometheus.Collector {
 	return []prometheus.Collector{p.probes, p.duration, p.late}
+}
+
+// registeredApart returns what RegisterProbes has registered.
+func (p *probeMetrics) registeredApart() []prometheus.Collector {
+	if !p.apart.Load() {
+		return nil
+	}
+	return []prometheus.Collector{p.probes, p.duration}
 }
 
 // Probe returns the hooks of a probe.Manager.

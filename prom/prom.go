@@ -3,6 +3,7 @@ package prom
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -55,11 +56,14 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. It leaves out what RegisterProbes has registered: who scrapes both would have it twice in sums.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	c.probe.sweep()
+	apart := c.probe.registeredApart()
 	for _, group := range c.all() {
-		group.Collect(ch)
+		if !slices.Contains(apart, group) {
+			group.Collect(ch)
+		}
 	}
 }
 

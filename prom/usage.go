@@ -47,7 +47,7 @@ func RegisterContainers(reg prometheus.Registerer, u Usage) error {
 }
 
 // RegisterProbes registers the metrics of the kubelet's /metrics/probes with a second
-// Registerer.
+// Registerer. The first one does not have them any more.
 func (m *Metrics) RegisterProbes(reg prometheus.Registerer) error {
 	if reg == nil {
 		return errors.New("prom: nil Registerer")
@@ -55,6 +55,7 @@ func (m *Metrics) RegisterProbes(reg prometheus.Registerer) error {
 	if err := reg.Register(probeCollector{m.probe}); err != nil {
 		return fmt.Errorf("prom: register probes: %w", err)
 	}
+	m.probe.apart.Store(true)
 	return nil
 }
 

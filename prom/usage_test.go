@@ -246,11 +246,16 @@ func TestRegisterSLIs(t *testing.T) {
 }
 
 func TestRegisterProbes(t *testing.T) {
-	m, _ := newMetrics(t)
+	m, all := newMetrics(t)
 	reg := prometheus.NewRegistry()
 	require.Error(t, m.RegisterProbes(nil))
+	require.Error(t, m.RegisterProbes(all), "it has them")
+	m.Probe().Probed(probe.ProbeRun{Pod: newPod("web"), Container: "c", Type: probe.Liveness, Result: runtime.ProbeSuccess})
+	assert.Len(t, series(t, all, "prober_probe_total"), 1)
 	require.NoError(t, m.RegisterProbes(reg))
 	require.Error(t, m.RegisterProbes(reg))
+	assert.Empty(t, series(t, all, "prober_probe_total"), "in sums over both they would be twice")
+	assert.Empty(t, series(t, all, "prober_probe_duration_seconds_count"))
 	m.Probe().Probed(probe.ProbeRun{Pod: newPod("web"), Container: "c", Type: probe.Liveness, Result: runtime.ProbeSuccess})
 	assert.Equal(t, map[string]bool{"prober_probe_total": true, "prober_probe_duration_seconds": true}, wellFormed(t, reg))
 }
