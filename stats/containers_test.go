@@ -143,6 +143,35 @@ func TestProvider_RateAfterAFailureOfTheRuntime(t *testing.T) {
 	})
 }
 
+// A sample that is older than the previous one, as of a call that took longer, is no restart.
+func TestProvider_RateOfAnOlderSample(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		time.Sleep(time.Minute)
+		var containers containerStats
+		p, err := New(Config{
+			Proc: testProc(), Cgroups: fstest.MapFS{"cgroup.controllers": {}}, ContainerStats: &containers,
+			Pods: func() []Pod { return []Pod{{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}}}} },
+		})
+		require.NoError(t, err)
+		rate := func(second, used uint64) float64 {
+			cpu := runtime.CPUUsage{At: began.Add(time.Duration(second) * time.Second), UsageCoreNanoSeconds: used * 1e9}
+			containers = containerStats{{PodUID: "a", ID: "1", Name: "c", Running: true, CPU: cpu}}
+			u, err := p.Usage(t.Context(), time.Time{})
+			require.NoError(t, err)
+			if cpu = u.Pods[0].Containers[0].CPU; !cpu.HasRate {
+				return -1
+			}
+			return float64(cpu.UsageNanoCores) / 1e9
+		}
+		assert.InDelta(t, -1.0, rate(10, 0), 0)
+		assert.InDelta(t, 2.0, rate(20, 20), 0)
+		assert.InDelta(t, 2.0, rate(19, 18), 0)
+		assert.InDelta(t, 3.0, rate(30, 50), 0, "since the newest sample")
+		assert.InDelta(t, -1.0, rate(40, 10), 0, "restarted")
+	})
+}
+
 // A runtime may report figures of exited containers, too. One of each name runs, and is there once.
 func TestProvider_ExitedContainersWithFigures(t *testing.T) {
 	now := time.Now()

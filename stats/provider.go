@@ -328,7 +328,8 @@ func (p *Provider) podCPUAndMemory(pod *Pod, now time.Time) runtime.PodUsage {
 	return u
 }
 
-// rate adds the CPU time used per second since the previous sample of the cgroup or container.
+// rate adds the CPU time used per second since the previous sample of the cgroup or container. A sample of a measurement that began
+// earlier and took longer may come later: it gets the last known rate.
 func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 	if now.At.IsZero() {
 		return now
@@ -338,7 +339,7 @@ func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 	before, ok := p.rates[group]
 	took := now.At.Sub(before.At)
 	switch {
-	case !ok || now.UsageCoreNanoSeconds < before.UsageCoreNanoSeconds:
+	case !ok || took > 0 && now.UsageCoreNanoSeconds < before.UsageCoreNanoSeconds:
 		p.rates[group] = now
 	case took < minRate:
 		now.UsageNanoCores, now.HasRate = before.UsageNanoCores, before.HasRate
