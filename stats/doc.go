@@ -4,7 +4,8 @@
 // Memory, CPU time and processes are read from cgroups (v1 and v2), pressure from the
 // kernel's pressure stall information, file systems from the kernel, and writable layers
 // from the container runtime. Logs and local volumes are measured by counting files. A
-// [Summary] also has swap, from cgroups, and the network of pods, from one of their processes.
+// [Summary] also has swap, from cgroups, and the network of pods, from one of their processes. For
+// containers with capabilities that this process does not have, that takes CAP_SYS_PTRACE.
 //
 // Guarantees:
 //   - Each value has the time of its measurement. A zero time means that it is unknown.
