@@ -29,7 +29,7 @@ type listenFlags struct {
 }
 
 func (f *listenFlags) define(fs *flag.FlagSet) {
-	fs.StringVar(&f.addr, "listen", "127.0.0.1:10255", "host:port or unix:///path of /healthz, /pods, /problems, /conditions, /metrics, /stats/summary, /gc; empty: none")
+	fs.StringVar(&f.addr, "listen", "127.0.0.1:10255", "host:port or unix:///path of /healthz, /pods, /problems, /conditions, /metrics, /stats/summary, /gc; empty: none. Default with -config: its healthzBindAddress and healthzPort")
 	fs.StringVar(&f.https, "listen-https", "", "host:port of the kubelet's API, by TLS: logs, exec, attach, port-forward and all of -listen. Default with -kubeconfig: "+kubeletAddr+", where the cluster decides what clients may do. Without it, clients that are authenticated may use all of it")
 	fs.StringVar(&f.tlsCert, "tls-cert-file", "", "certificate of -listen-https or, without it, of -listen, which then can be an address that other machines reach; PEM. Default with -kubeconfig: one that the cluster signs")
 	fs.StringVar(&f.tlsKey, "tls-private-key-file", "", "private key of -tls-cert-file, PEM")
