@@ -147,7 +147,7 @@ func TestProvider_RateAfterAFailureOfTheRuntime(t *testing.T) {
 func TestProvider_RateOfAnOlderSample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		time.Sleep(time.Minute)
+		time.Sleep(time.Hour)
 		var containers containerStats
 		p, err := New(Config{
 			Proc: testProc(), Cgroups: fstest.MapFS{"cgroup.controllers": {}}, ContainerStats: &containers,
@@ -169,6 +169,9 @@ func TestProvider_RateOfAnOlderSample(t *testing.T) {
 		assert.InDelta(t, 2.0, rate(19, 18), 0)
 		assert.InDelta(t, 3.0, rate(30, 50), 0, "since the newest sample")
 		assert.InDelta(t, -1.0, rate(40, 10), 0, "restarted")
+		assert.InDelta(t, 1.0, rate(1000, 970), 0)
+		assert.InDelta(t, -1.0, rate(900, 980), 0, "the clock was set back")
+		assert.InDelta(t, 2.0, rate(910, 1000), 0)
 	})
 }
 

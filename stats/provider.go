@@ -329,7 +329,8 @@ func (p *Provider) podCPUAndMemory(pod *Pod, now time.Time) runtime.PodUsage {
 }
 
 // rate adds the CPU time used per second since the previous sample of the cgroup or container. A sample of a measurement that began
-// earlier and took longer may come later: it gets the last known rate.
+// earlier and took longer may come later: it gets the last known rate. One that is much older is of a clock that was set back: it is
+// the first one.
 func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 	if now.At.IsZero() {
 		return now
@@ -339,7 +340,7 @@ func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 	before, ok := p.rates[group]
 	took := now.At.Sub(before.At)
 	switch {
-	case !ok || took > 0 && now.UsageCoreNanoSeconds < before.UsageCoreNanoSeconds:
+	case !ok || took < -maxOverlap || took > 0 && now.UsageCoreNanoSeconds < before.UsageCoreNanoSeconds:
 		p.rates[group] = now
 	case took < minRate:
 		now.UsageNanoCores, now.HasRate = before.UsageNanoCores, before.HasRate
@@ -350,8 +351,10 @@ func (p *Provider) rate(group string, now runtime.CPUUsage) runtime.CPUUsage {
 	return now
 }
 
-// minRate is the minimum time between two samples from which a rate is computed.
-const minRate = time.Second
+const (
+	minRate    = time.Second // minimum time between two samples from which a rate is computed
+	maxOverlap = time.Minute // by how much a sample may be older than the one before
+)
 
 // forget drops the state of all other pods and containers than these. After an error of the runtime it is not known which
 // containers there are.
