@@ -45,12 +45,12 @@ func (s *snapshot) plan() cleanupPlan {
 	var c cleanupPlan
 	for i := range s.runtime {
 		p := &s.runtime[i]
-		if p.IsEmpty() {
+		if p.IsEmpty() || s.isDesiredOrKnown(p.UID) { // almost all: of these nothing else is read
 			continue
 		}
 		_, mayBeDesired := s.mayBeDesired[p.UID]
 		fromSource := p.Source() != "" || p.Object != nil && s.allSynced
-		if !mayBeDesired && !s.isDesiredOrKnown(p.UID) && fromSource && !s.isLeft(p) {
+		if !mayBeDesired && fromSource && !s.isLeft(p) {
 			c.orphans = append(c.orphans, *p)
 		}
 	}
@@ -96,6 +96,9 @@ const orphanRetryPeriod = 10 * time.Minute
 // had a worker within orphanRetryPeriod. It never returns nil.
 func (s *snapshot) handledOrphans(handled map[types.UID]time.Time, now time.Time) map[types.UID]time.Time {
 	orphans := map[types.UID]time.Time{}
+	if len(handled) == 0 {
+		return orphans
+	}
 	for i := range s.runtime {
 		p := &s.runtime[i]
 		at, ok := handled[p.UID]
