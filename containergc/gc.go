@@ -27,8 +27,7 @@ type Containers interface {
 	RemoveSandbox(ctx context.Context, id string) error
 }
 
-// ChangeCounter is Containers whose log directories need not be read again while neither pods nor
-// the directory have changed. A podcache.Lister is one.
+// ChangeCounter is Containers that need not be listed again while nothing has changed. A podcache.Lister is one.
 type ChangeCounter interface {
 	// Changes returns a number that stays the same as long as Pods would return the same. It
 	// must not block.
@@ -109,8 +108,16 @@ type Collector struct {
 	collectCh    chan struct{}
 	diskPressure atomic.Int32 // calls of Reclaim that wait or run
 	listTime     atomic.Int64 // how long the last list of all pods took, its plan, and the cleanup of logs; nanoseconds
-	logs         readLogs     // owned by the goroutine that collects
+	remains      *remains     // owned by the goroutine that collects; nil before the first list
+	logs         readLogs     // likewise
 	backOffs     backOffs     // likewise
+}
+
+// remains are the pods of the last list of which something could be removed. No others need to be looked at while nothing changes:
+// on an idle node, that is memory that was not used for a minute.
+type remains struct {
+	changes uint64 // when they were listed; see ChangeCounter
+	pods    []runtime.Pod
 }
 
 const (
@@ -291,13 +298,17 @@ func (c *Collector) runPass(ctx context.Context, r *pass) error {
 	if counts {
 		changes = counter.Changes()
 	}
-	pods, err := c.cfg.Containers.Pods(ctx)
-	if err != nil {
-		r.next = passDone
-		return fmt.Errorf("list pods: %w", err)
+	var pods []runtime.Pod
+	var err error
+	unchanged := counts && c.remains != nil && c.remains.changes == changes
+	if !unchanged {
+		if pods, err = c.list(ctx, changes); err != nil {
+			r.next = passDone
+			return err
+		}
 	}
 	urgently := r.mode == modeUrgent
-	plan := Plan(pods, c.cfg.PodState, c.cfg.Policy, urgently, time.Now())
+	plan := Plan(c.remains.pods, c.cfg.PodState, c.cfg.Policy, urgently, time.Now())
 	c.backOffs = c.backOffs.of(plan)
 	listTook := time.Since(startTime)
 	c.listTime.Store(int64(listTook))
@@ -307,10 +318,31 @@ func (c *Collector) runPass(ctx context.Context, r *pass) error {
 	}
 	startTime = time.Now()
 	if urgently || !counts || c.logsChanged(changes) {
+		if unchanged {
+			var listErr error
+			if pods, listErr = c.list(ctx, changes); listErr != nil {
+				return errors.Join(err, listErr)
+			}
+		}
 		err = errors.Join(err, c.cleanLogs(pods, changes, urgently, r.result))
 	}
 	c.listTime.Store(int64(listTook + time.Since(startTime)))
 	return err
+}
+
+// list lists all pods, and notes those of which something could be removed. changes is the number before it.
+func (c *Collector) list(ctx context.Context, changes uint64) ([]runtime.Pod, error) {
+	pods, err := c.cfg.Containers.Pods(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	c.remains = &remains{changes: changes}
+	for i := range pods {
+		if hasRemains(&pods[i]) {
+			c.remains.pods = append(c.remains.pods, pods[i])
+		}
+	}
+	return pods, nil
 }
 
 func (c *Collector) execute(ctx context.Context, plan []Removal, r *pass) (next, error) {

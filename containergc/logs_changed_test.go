@@ -92,3 +92,41 @@ func TestCollector_ReadsLogsAfterChanges(t *testing.T) {
 		})
 	}
 }
+
+// Pods are listed again after changes alone. What can be removed of those that were listed is found all the same, when
+// they are deleted, or a removal has failed.
+func TestCollector_ListsAfterChanges(t *testing.T) {
+	n := &countedNode{node: &node{fail: map[string]error{"1": assert.AnError}, pods: map[types.UID]*runtime.Pod{
+		"ended": {UID: "ended", Containers: []runtime.Container{ctr("1", "a", "", 0, runtime.Exited, 1), ctr("2", "b", "", 0, runtime.Running, 1)}},
+		"runs":  {UID: "runs", Containers: []runtime.Container{ctr("3", "a", "", 0, runtime.Running, 1)}},
+	}}}
+	states := podStates{}
+	c := collector(t, containergc.Config{Containers: n, PodState: states.of})
+	collect := func(wantErr error) (removed, listed int) {
+		before := n.listed()
+		result, err := c.Collect(t.Context())
+		require.ErrorIs(t, err, wantErr)
+		return result.Containers, n.listed() - before
+	}
+	expect := func(wantErr error, wantRemoved, wantListed int) {
+		t.Helper()
+		removed, listed := collect(wantErr)
+		assert.Equal(t, wantRemoved, removed)
+		assert.Equal(t, wantListed, listed)
+	}
+	expect(nil, 0, 1)
+	expect(nil, 0, 0)
+	states["ended"], states["runs"] = containergc.PodDeleted, containergc.PodDeleted
+	expect(assert.AnError, 0, 0)
+	n.fail = nil
+	expect(nil, 1, 0)
+	n.pods["runs"].Containers[0].State = runtime.Exited
+	n.changes++
+	expect(nil, 1, 1)
+	n.changes++ // by the removals
+	expect(nil, 0, 1)
+	expect(nil, 0, 0)
+	c = collector(t, containergc.Config{Containers: n.node, PodState: states.of})
+	expect(nil, 0, 1)
+	expect(nil, 0, 1)
+}

@@ -86,6 +86,9 @@ type readLogs struct {
 // logsChanged reports whether a cleanup of logs may find something that the last one has not:
 // another directory, or one of a pod that was deleted since. Links may break at any time.
 func (c *Collector) logsChanged(changes uint64) bool {
+	if c.cfg.Owner == nil || c.cfg.LogsDir == "" {
+		return false
+	}
 	if c.logs.changes != changes || c.cfg.LinksDir != "" {
 		return true
 	}
