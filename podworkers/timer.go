@@ -1,7 +1,6 @@
 package podworkers
 
 import (
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -56,9 +55,7 @@ func (w *Workers) requeueDue() {
 				w.wg.Go(func() { w.work(uid) })
 			}
 		}
-		for uids := range slices.Chunk(unchanged, maxTogether) {
-			w.workTogether(uids)
-		}
+		w.workTogether(unchanged)
 	}
 	w.setTimer()
 	w.mu.Unlock()
@@ -72,10 +69,14 @@ const (
 	maxTogether = 64
 )
 
-// workTogether makes the calls of pods that the caller has claimed, and that probably need
-// nothing, one pod after another in one goroutine: for most of them a goroutine would cost
-// more than the call. If a call blocks, the others get a goroutine each. The caller holds mu.
+// workTogether makes the calls of pods that were claimed, and that probably need nothing, one pod after another in one
+// goroutine: for most of them a goroutine would cost more than the call. If a call blocks, the others of its maxTogether pods get a
+// goroutine each, and those after them go on together. The caller holds mu, or has a goroutine of wg.
 func (w *Workers) workTogether(uids []types.UID) {
+	if len(uids) == 0 {
+		return
+	}
+	uids, rest := uids[:min(len(uids), maxTogether)], uids[min(len(uids), maxTogether):]
 	var begun atomic.Int64
 	next := func() (uid types.UID, ok bool) {
 		if i := begun.Add(1) - 1; i < int64(len(uids)) {
@@ -88,13 +89,16 @@ func (w *Workers) workTogether(uids []types.UID) {
 		for uid, ok := next(); ok; uid, ok = next() {
 			w.wg.Go(func() { w.work(uid) })
 		}
+		w.workTogether(rest)
 		close(handedOff)
 	})
 	w.wg.Go(func() {
 		for uid, ok := next(); ok; uid, ok = next() {
 			w.work(uid)
 		}
-		if !handOff.Stop() {
+		if handOff.Stop() {
+			w.workTogether(rest)
+		} else {
 			<-handedOff // it must not start goroutines after this one, for which Drain waits
 		}
 	})

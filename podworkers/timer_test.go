@@ -3,6 +3,7 @@ package podworkers_test
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -58,6 +59,57 @@ func TestWorkers_ResyncsTogether(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				assert.Equal(t, tc.want, starts)
+			})
+		})
+	}
+}
+
+// PW-2: of many such pods one is resynced at a time, and a call that blocks delays few of them.
+func TestWorkers_ResyncsManyTogether(t *testing.T) {
+	const pods, took = 150, 100 * time.Microsecond
+	for _, blocks := range []bool{false, true} {
+		t.Run(fmt.Sprintf("blocks=%t", blocks), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				resync := time.Now().Add(time.Minute)
+				var mu sync.Mutex
+				calls, underWay, most, last := 0, 0, 0, time.Duration(0)
+				f := &fakeSyncer{}
+				f.do = func(ctx context.Context, _ string, _ types.UID) (runtime.SyncResult, error) {
+					result := runtime.SyncResult{Unchanged: true}
+					since := time.Since(resync)
+					if since < 0 {
+						return result, nil
+					}
+					mu.Lock()
+					calls, underWay, last = calls+1, underWay+1, since
+					most = max(most, underWay)
+					first := calls == 1
+					mu.Unlock()
+					defer func() {
+						mu.Lock()
+						defer mu.Unlock()
+						underWay--
+					}()
+					if first && blocks {
+						return result, sleep.For(ctx, time.Hour)
+					}
+					return result, sleep.For(ctx, took)
+				}
+				w := runWorkers(t, f)
+				for i := range pods {
+					w.Update(podworkers.Update{Pod: newTestPod(fmt.Sprint(i))})
+				}
+				time.Sleep(time.Minute + 50*time.Millisecond)
+				mu.Lock()
+				defer mu.Unlock()
+				assert.Equal(t, pods, calls)
+				if !blocks {
+					assert.Equal(t, 1, most)
+					assert.Equal(t, (pods-1)*took, last)
+					return
+				}
+				assert.LessOrEqual(t, most, 66, "each pod that waits with the one that blocks, and one of the others")
+				assert.Equal(t, 25*time.Millisecond+(pods-64-1)*took, last)
 			})
 		})
 	}
