@@ -20,7 +20,6 @@ import (
 	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/pathname"
-	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/volume"
 )
 
@@ -64,63 +63,57 @@ func (m *Manager) unmount(ctx context.Context, uid types.UID, id volumeID) error
 	if err != nil {
 		return err
 	}
-	m.mu.Lock()
-	u, shared := s.users[uid], m.isUsed(&id, uid)
-	m.mu.Unlock()
-	if u == nil { // by another call
-		release()
-		return nil
-	}
-	if err := m.takeFrom(ctx, u, uid, &id); err != nil {
+	u, shared, err := m.takeFrom(ctx, s, uid)
+	if err != nil || u == nil || shared {
 		release()
 		return err
-	}
-	m.mu.Lock()
-	delete(s.users, uid)
-	m.mu.Unlock()
-	if shared {
-		release()
-		return nil
 	}
 	return m.startUnstage(ctx, s, u, release)
 }
 
-// takeFrom takes a volume from a pod, with all that is on disk for it. The caller holds the lock of the volume.
-func (m *Manager) takeFrom(ctx context.Context, u *user, uid types.UID, id *volumeID) error {
+// takeFrom takes a volume from a pod, with all that is on disk for it. It returns what was known of the pod, nil if another call has
+// done that, and whether other pods have what is staged. The caller holds the lock of the volume.
+func (m *Manager) takeFrom(ctx context.Context, s *volumeState, uid types.UID) (u *user, shared bool, err error) {
+	m.mu.Lock()
+	u, shared = s.users[uid], m.isUsed(&s.id, uid)
+	m.mu.Unlock()
+	if u == nil {
+		return nil, shared, nil
+	}
 	if !u.unasked {
 		startTime := time.Now()
-		c, err := m.client(id.driver)
+		c, err := m.client(s.id.driver)
 		if err == nil {
-			stop := m.warnSlow(u.pod, u.volume, id.driver, "NodeUnpublishVolume")
-			err = m.unpublish(ctx, c, uid, id)
+			stop := m.warnSlow(u.pod, u.volume, s.id.driver, "NodeUnpublishVolume")
+			err = m.unpublish(ctx, c, uid, &s.id)
 			stop()
 		}
-		m.ended(ctx, volume.OperationUnmount, id, startTime, err)
+		m.ended(ctx, volume.OperationUnmount, &s.id, startTime, err)
 		if err != nil {
-			return err
+			return u, shared, err
 		}
 	}
-	return m.removeRecord(ctx, uid, id)
+	if err := m.removeRecord(ctx, uid, &s.id); err != nil {
+		return u, shared, err
+	}
+	m.mu.Lock()
+	delete(s.users, uid)
+	m.mu.Unlock()
+	return u, shared, nil
 }
 
 // startUnstage unstages a volume, and waits for that for as long as for an update. Its last pod does not need it any more, and
 // may have a successor that waits. The lock of the volume is released in the end.
 func (m *Manager) startUnstage(ctx context.Context, s *volumeState, u *user, release func()) error {
 	unstaging, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer release()
+	done := m.beside(ctx, "unstage volume "+s.id.name, release, func() {
 		defer cancel()
 		defer m.warnSlow(u.pod, u.volume, s.id.driver, "NodeUnstageVolume")()
-		safe.Do(m.cfg.Logger, "unstage volume "+s.id.name, func() {
-			if err := m.unstage(unstaging, s); err != nil && unstaging.Err() == nil {
-				m.cfg.Logger.Warn("volume stays staged", slog.String("volume", s.id.name), logattr.Err(err))
-				time.AfterFunc(unstageRetry, func() { notify.Send(m.changed) })
-			}
-		})
-	}()
-	m.waitFor(ctx, done)
+		if err := m.unstage(unstaging, s); err != nil && unstaging.Err() == nil {
+			m.cfg.Logger.Warn("volume stays staged", slog.String("volume", s.id.name), logattr.Err(err))
+			time.AfterFunc(unstageRetry, func() { notify.Send(m.changed) })
+		}
+	})
 	if ctx.Err() != nil { // the agent ends
 		cancel()
 		<-done

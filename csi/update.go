@@ -29,25 +29,29 @@ func (m *Manager) startUpdate(ctx context.Context, o *operation) {
 	m.mu.Lock()
 	s.users[o.uid].stopUpdate = cancel
 	m.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer release()
+	m.beside(ctx, "update of volume "+o.id.name, release, func() {
 		defer cancel()
-		safe.Do(m.cfg.Logger, "update of volume "+o.id.name, func() { m.update(update, o) })
-	}()
-	m.waitFor(ctx, done)
+		m.update(update, o)
+	})
 }
 
-// waitFor waits until done is closed, for up to updateWait and until ctx is done.
-func (m *Manager) waitFor(ctx context.Context, done <-chan struct{}) {
+// beside does work for a volume, whose lock it releases in the end, in a goroutine. It waits until done is closed, which is at the end,
+// for up to updateWait and until ctx is done.
+func (m *Manager) beside(ctx context.Context, what string, release, work func()) (done <-chan struct{}) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer release()
+		safe.Do(m.cfg.Logger, what, work)
+	}()
 	timer := time.NewTimer(m.updateWait)
 	defer timer.Stop()
 	select {
-	case <-done:
+	case <-ended:
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+	return ended
 }
 
 // update does what has changed for a volume that is mounted. What fails is tried at the
