@@ -76,7 +76,8 @@ func (w *Workers) workTogether(uids []types.UID) {
 	if len(uids) == 0 {
 		return
 	}
-	uids, rest := uids[:min(len(uids), maxTogether)], uids[min(len(uids), maxTogether):]
+	n := min(len(uids), maxTogether)
+	uids, rest := uids[:n], uids[n:]
 	var begun atomic.Int64
 	next := func() (uid types.UID, ok bool) {
 		if i := begun.Add(1) - 1; i < int64(len(uids)) {

@@ -17,7 +17,7 @@ import (
 // before are not attributed to a new pod with the same UID.
 const tombstoneTTL = 10 * time.Minute
 
-// cohortSize is how many pods are resynced together. Such pods were added one after the other, so that much of what is
+// cohortSize is how many pods are resynced together. Such pods were added one after the other, so that part of what is
 // known of them shares pages of memory.
 const cohortSize = 64
 
