@@ -43,6 +43,17 @@ func (r *hungReporter) Conditions() []corev1.NodeCondition {
 	return []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Reason: "Test"}}
 }
 
+// runReporting runs a Node with a reporter, until stop is called.
+func runReporting(t *testing.T, fake *kubetest.Fake, reporter *hungReporter) (stop func()) {
+	t.Helper()
+	n, err := newTestKube(t, fake).Node(kube.NodeConfig{Reporter: reporter})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	return func() { cancel(); require.NoError(t, <-done) }
+}
+
 // A field that the API server does not take is no reason to send the status each time.
 func TestNode_SendsARefusedFieldRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -67,11 +78,7 @@ func TestNode_SendsARefusedFieldRarely(t *testing.T) {
 		existing.Name = nodeName
 		fake.Put("nodes", existing)
 		reporter := &hungReporter{features: []string{"a"}}
-		n, err := newTestKube(t, fake).Node(kube.NodeConfig{Reporter: reporter})
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- n.Run(ctx) }()
+		stop := runReporting(t, fake, reporter)
 		time.Sleep(2 * time.Minute)
 		assert.EqualValues(t, 2, patches.Load(), "the second one shows that nobody else was it")
 		changed := fake.Node(nodeName)
@@ -79,8 +86,7 @@ func TestNode_SendsARefusedFieldRarely(t *testing.T) {
 		fake.Put("nodes", changed)
 		time.Sleep(15 * time.Second)
 		assert.Equal(t, corev1.ConditionTrue, fake.Node(nodeName).Status.Conditions[0].Status)
-		cancel()
-		require.NoError(t, <-done)
+		stop()
 	})
 }
 
@@ -98,11 +104,7 @@ func TestNode_CorrectsWhatAnotherWroteMeanwhile(t *testing.T) {
 			return false
 		}
 		reporter := &hungReporter{features: []string{"a"}}
-		n, err := newTestKube(t, fake).Node(kube.NodeConfig{Reporter: reporter})
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- n.Run(ctx) }()
+		stop := runReporting(t, fake, reporter)
 		time.Sleep(time.Minute)
 		changed := fake.Node(nodeName)
 		changed.Status.NodeInfo.KubeletVersion = "other" // a reason to send the status
@@ -112,8 +114,7 @@ func TestNode_CorrectsWhatAnotherWroteMeanwhile(t *testing.T) {
 		assert.False(t, races.Load())
 		assert.Equal(t, []string{"a"}, fake.Node(nodeName).Status.DeclaredFeatures)
 		assert.Equal(t, kube.Version, fake.Node(nodeName).Status.NodeInfo.KubeletVersion)
-		cancel()
-		require.NoError(t, <-done)
+		stop()
 	})
 }
 
@@ -122,11 +123,7 @@ func TestNode_ReportsARuntimeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := kubetest.NewFake(t)
 		reporter := &hungReporter{}
-		n, err := newTestKube(t, fake).Node(kube.NodeConfig{Reporter: reporter})
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- n.Run(ctx) }()
+		stop := runReporting(t, fake, reporter)
 		ready := func() corev1.ConditionStatus {
 			synctest.Wait()
 			node := fake.Node(nodeName)
@@ -142,7 +139,6 @@ func TestNode_ReportsARuntimeThatHangs(t *testing.T) {
 		reporter.hung.Store(false)
 		time.Sleep(15 * time.Second)
 		assert.Equal(t, corev1.ConditionTrue, ready())
-		cancel()
-		require.NoError(t, <-done)
+		stop()
 	})
 }

@@ -144,18 +144,24 @@ func TestRegisterContainers(t *testing.T) {
 	assert.Len(t, wellFormed(t, reg), 15)
 }
 
-// A pod that requests nothing has the least shares and no limit.
-func TestRegisterContainers_WithoutRequests(t *testing.T) {
+// scrapeLimits returns the metrics of a pod whose container has these resources, without those of the machine.
+func scrapeLimits(t *testing.T, resources corev1.ResourceRequirements) string {
+	t.Helper()
 	u := measured()
 	pods := u.Pods()
-	pods[0].Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+	pods[0].Spec.Containers[0].Resources = resources
 	u.Pods, u.Capacity = func() []*corev1.Pod { return pods }, nil
 	summary, _ := u.Summary()
 	summary.Pods = summary.Pods[1:2]
 	u.Summary = func() (stats.Summary, error) { return summary, nil }
 	reg := prometheus.NewRegistry()
 	require.NoError(t, prom.RegisterContainers(reg, u))
-	text := scrape(t, reg)
+	return scrape(t, reg)
+}
+
+// A pod that requests nothing has the least shares and no limit.
+func TestRegisterContainers_WithoutRequests(t *testing.T) {
+	text := scrapeLimits(t, corev1.ResourceRequirements{})
 	assert.Regexp(t, `container_spec_cpu_shares\{.*\} 2\n`, text)
 	assert.Regexp(t, `container_spec_memory_limit_bytes\{.*\} 0\n`, text)
 	assert.NotContains(t, text, "container_spec_cpu_quota")
@@ -169,19 +175,10 @@ func TestRegisterContainers_LimitsOfTheKernel(t *testing.T) {
 		"smallest": {"1m", "2", "1000"},
 		"largest":  {"300", "262144", "3e+07"},
 	} {
-		u := measured()
-		pods := u.Pods()
-		pods[0].Spec.Containers[0].Resources = corev1.ResourceRequirements{
+		text := scrapeLimits(t, corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(c.cpu)},
 			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(c.cpu), corev1.ResourceMemory: resource.MustParse("1.1Ki")},
-		}
-		u.Pods = func() []*corev1.Pod { return pods }
-		summary, _ := u.Summary()
-		summary.Pods = summary.Pods[1:2]
-		u.Summary = func() (stats.Summary, error) { return summary, nil }
-		reg := prometheus.NewRegistry()
-		require.NoError(t, prom.RegisterContainers(reg, u))
-		text := scrape(t, reg)
+		})
 		assert.Regexp(t, `container_spec_cpu_shares\{.*\} `+regexp.QuoteMeta(c.shares)+`\n`, text, name)
 		assert.Regexp(t, `container_spec_cpu_quota\{.*\} `+regexp.QuoteMeta(c.quota)+`\n`, text, name)
 		assert.Regexp(t, `container_spec_memory_limit_bytes\{.*\} 1127\n`, text, name)
