@@ -112,6 +112,8 @@ func kubeletRuns(t *testing.T, rs v1.RuntimeServiceClient, is v1.ImageServiceCli
 	defer cancel()
 	events, err := rs.GetContainerEvents(ctx, &v1.GetEventsRequest{})
 	require.NoError(t, err)
+	_, err = events.Header() // subscribed: a kubelet does not wait, but lists the pods as well
+	require.NoError(t, err)
 
 	logs := filepath.Join(dir, "pods", "default_web-node_1")
 	require.NoError(t, os.MkdirAll(filepath.Join(logs, "main"), 0o755))
