@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -102,11 +103,37 @@ func isSameDevice(a, b string) bool {
 	return unix.Stat(a, &one) == nil && unix.Stat(b, &other) == nil && one.Mode&unix.S_IFMT == unix.S_IFBLK && one.Rdev == other.Rdev
 }
 
+// diskRetryPeriod is the least time after which the end of a pod without local volumes tries the devices
+// that stayed mounted at the end of their last pod.
+const diskRetryPeriod = time.Minute
+
+// busyDisks is when devices that could not be unmounted are tried. The zero value is for none.
+type busyDisks struct {
+	mu      sync.Mutex
+	retryAt time.Time
+}
+
+func (b *busyDisks) due() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.retryAt.IsZero() && !time.Now().Before(b.retryAt)
+}
+
+func (b *busyDisks) tried(failed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.retryAt = time.Time{}
+	if failed {
+		b.retryAt = time.Now().Add(diskRetryPeriod)
+	}
+}
+
 // unmountLocals unmounts the devices of local PersistentVolumes that no pod has but this one, which may have been
-// interrupted before it had its mark.
+// interrupted before it had its mark. As with the kubelet, a device that is busy keeps no pod from ending: it stays
+// mounted for the next pod that has it, and is tried when another pod ends.
 func (m *Manager) unmountLocals(uid types.UID, pod *podDir) error {
-	if _, err := pod.Lstat(marks); err != nil {
-		return nil //nolint:nilerr // it has no local volumes
+	if _, err := pod.Lstat(marks); err != nil && !m.busyDisks.due() {
+		return nil // it has no local volumes
 	}
 	dir, err := filepath.EvalSymlinks(filepath.Join(m.cfg.Root, localMounts))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -119,17 +146,16 @@ func (m *Manager) unmountLocals(uid types.UID, pod *podDir) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
+	failed := false
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		err := m.unmountUnused(uid, path)
-		if own, _ := m.hasMark(uid, path); err != nil && !own { // it does not keep this pod from ending
+		if err := m.unmountUnused(uid, path); err != nil {
+			failed = true
 			m.cfg.Logger.Warn("volume of no pod stays mounted", slog.String("path", path), logattr.Err(err))
-			continue
 		}
-		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	m.busyDisks.tried(failed)
+	return nil
 }
 
 // unmountUnused unmounts a device unless another pod than uid has it.

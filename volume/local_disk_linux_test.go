@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -355,20 +356,44 @@ func TestMount_LocalDiskOfAnotherVolume(t *testing.T) {
 	e.mounted(localPod("uid-2", -1), "")
 }
 
-// What keeps a disk busy keeps its pods from ending, and no others.
+// What keeps a disk busy keeps no pod from ending. The next pod has the disk, and the last one unmounts it.
 func TestUnmount_LocalDiskThatIsBusy(t *testing.T) {
 	e, pod := newDiskEnv(t), localPod("uid-1", -1)
 	e.mounted(pod, "")
 	busy, err := os.Open(e.path())
 	require.NoError(t, err)
-	require.ErrorIs(t, e.Unmount(t.Context(), pod.UID), unix.EBUSY)
-	require.DirExists(t, filepath.Join(e.root, "pods/uid-1"))
-	require.NoError(t, os.Remove(filepath.Join(e.root, "pods/uid-1/volumes/kubernetes.io~local-volume/pv")))
-	e.unmounted(pod.UID)
+	defer busy.Close()
+	require.NoError(t, e.Unmount(t.Context(), pod.UID))
+	require.NoDirExists(t, filepath.Join(e.root, "pods/uid-1"))
 	assert.Contains(t, e.log.String(), `level=WARN msg="volume of no pod stays mounted"`)
+	e.mounted(localPod("uid-2", -1), "lost+found")
 	require.NoError(t, busy.Close())
-	e.mounted(pod, "lost+found")
-	e.unmounted(pod.UID)
+	e.unmounted("uid-2")
+}
+
+// A disk that was busy at the end of its last pod is unmounted as another pod ends, whatever that has.
+func TestUnmount_LocalDiskThatWasBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newDiskEnv(t)
+		end := func(uid types.UID) {
+			require.NoError(t, os.MkdirAll(filepath.Join(e.root, "pods", string(uid)), 0o700))
+			e.unmounted(uid)
+		}
+		e.mounted(localPod("uid-1", -1), "")
+		busy, err := os.Open(e.path())
+		require.NoError(t, err)
+		defer busy.Close()
+		e.unmounted("uid-1")
+		time.Sleep(2 * time.Minute)
+		end("uid-2")
+		require.DirExists(t, e.path(), "it is still busy")
+		require.NoError(t, busy.Close())
+		end("uid-3")
+		require.DirExists(t, e.path(), "it is tried once a minute")
+		time.Sleep(time.Minute)
+		end("uid-4")
+		require.NoDirExists(t, e.path())
+	})
 }
 
 func TestMount_LocalDiskNeedsRoot(t *testing.T) {

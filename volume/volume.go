@@ -63,6 +63,7 @@ type Manager struct {
 	locks      keyedLocks[types.UID]
 	localLocks keyedLocks[string] // paths of local volumes whose files get a group
 	diskLocks  keyedLocks[string] // devices of local volumes, and where they are mounted
+	busyDisks  busyDisks
 	cache      mountCache
 	meter      meter // of local volumes
 
