@@ -25,10 +25,10 @@ type mirrorPods struct {
 	// static pod is another pod of the same name, which runs for a while beside it.
 	owners   map[types.NamespacedName]types.UID
 	reported map[types.UID]bool      // static pods that have a status
-	rejected map[types.UID]time.Time // when the server rejected the mirror pod of a static pod
+	rejected map[types.UID]time.Time // when a static pod was found to get no mirror pod
 }
 
-// rejectionPeriod is how long a mirror pod that the server rejected is not created again.
+// rejectionPeriod is how long a mirror pod that was rejected is not created again.
 const rejectionPeriod = time.Minute
 
 // mirrorHash is the value of the annotation that a mirror pod has of its static pod.
@@ -114,6 +114,10 @@ func (m *mirrorPods) create(ctx context.Context, static *corev1.Pod) (*corev1.Po
 	if err != nil {
 		return nil, fmt.Errorf("get node for mirror pod: %w", err)
 	}
+	if node.DeletionTimestamp != nil {
+		m.markRejected(static, fmt.Errorf("the Node %s is being deleted, and its mirror pods with it", node.Name))
+		return nil, nil
+	}
 	created, err := m.k.cfg.Client.CoreV1().Pods(static.Namespace).Create(ctx, newMirror(static, node), metav1.CreateOptions{})
 	switch {
 	case err == nil:
@@ -156,7 +160,7 @@ func (m *mirrorPods) markRejected(static *corev1.Pod, err error) {
 	m.rejected[static.UID] = time.Now()
 	m.mu.Unlock()
 	if !known {
-		m.k.cfg.Logger.Warn("mirror pod rejected by the API server, static pod runs without", logattr.Pod(static), logattr.PodUID(static.UID), logattr.Err(err))
+		m.k.cfg.Logger.Warn("mirror pod rejected, static pod runs without", logattr.Pod(static), logattr.PodUID(static.UID), logattr.Err(err))
 	}
 }
 

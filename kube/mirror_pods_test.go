@@ -150,6 +150,31 @@ func TestMirrorPods_NodeWasRecreated(t *testing.T) {
 	})
 }
 
+// A Node with finalizers stays for a while after it was deleted. A mirror pod that is made
+// meanwhile would be garbage.
+func TestMirrorPods_NodeIsBeingDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		putNode(fake, "1")
+		node := fake.Node(nodeName)
+		node.Finalizers, node.DeletionTimestamp = []string{"example.com/drain"}, new(metav1.Now())
+		fake.Put("nodes", node)
+		k := newTestKube(t, fake)
+		static := newStaticPod("web", "1")
+		for range 5 {
+			require.NoError(t, k.Statuses().SetStatus(t.Context(), static, running()))
+		}
+		require.Nil(t, fake.Pod("default", "web-node-1"))
+		require.Equal(t, 1, kubetest.Count(fake.Requests(), "GET /api/v1/nodes"), "the Node is not asked for with every status")
+
+		fake.Remove("nodes", "", nodeName)
+		putNode(fake, "2")
+		time.Sleep(time.Minute)
+		require.NoError(t, k.Statuses().SetStatus(t.Context(), static, running()))
+		require.Equal(t, "uid-of-2", string(fake.Pod("default", "web-node-1").OwnerReferences[0].UID))
+	})
+}
+
 // testAgent is an agent on a fake API server, with a simulated runtime and a source of
 // static pods.
 type testAgent struct {
