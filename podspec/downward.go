@@ -82,9 +82,14 @@ func subscript(path string) (which, key string, ok bool) {
 // isFieldPath reports whether a fieldRef may have the path. In an environment only fields
 // with a single value may be used, in a volume only fields of metadata.
 func isFieldPath(path string, env bool) bool {
-	if which, key, ok := subscript(path); ok {
-		return (which == "metadata.labels" || which == "metadata.annotations") &&
-			len(validation.IsQualifiedName(strings.ToLower(key))) == 0
+	switch which, key, ok := subscript(path); {
+	case !ok:
+	case which == "metadata.labels":
+		return len(validation.IsQualifiedName(key)) == 0
+	case which == "metadata.annotations": // their keys may have capitals before the slash
+		return len(validation.IsQualifiedName(strings.ToLower(key))) == 0
+	default:
+		return false
 	}
 	switch path {
 	case "metadata.name", "metadata.namespace", "metadata.uid":

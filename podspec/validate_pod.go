@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -122,8 +123,17 @@ func (v *validator) toleration(path *field.Path, t *corev1.Toleration) {
 	} else if t.Operator != corev1.TolerationOpExists {
 		v.invalid(path.Child("operator"), t.Operator, "must be Exists when there is no key")
 	}
-	if t.Operator == corev1.TolerationOpExists && t.Value != "" {
-		v.invalid(path.Child("value"), t.Value, "must be empty when operator is Exists")
+	switch value := path.Child("value"); t.Operator {
+	case corev1.TolerationOpExists:
+		if t.Value != "" {
+			v.invalid(value, t.Value, "must be empty when operator is Exists")
+		}
+	case corev1.TolerationOpLt, corev1.TolerationOpGt:
+		if _, err := strconv.ParseInt(t.Value, 10, 64); err != nil {
+			v.invalid(value, t.Value, "must be an integer when operator is Lt or Gt")
+		}
+	case corev1.TolerationOpEqual, "":
+		v.check(value, t.Value, validation.IsValidLabelValue)
 	}
 	if t.Operator != "" {
 		oneOf(v, path.Child("operator"), t.Operator, corev1.TolerationOpEqual, corev1.TolerationOpExists,
