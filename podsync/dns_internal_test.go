@@ -234,3 +234,13 @@ func TestHostname(t *testing.T) {
 		require.Equal(t, fits, err == nil, n)
 	}
 }
+
+func TestParseResolvConf_WordsWithoutValues(t *testing.T) {
+	for text, want := range map[string]runtime.DNS{
+		"search a b\nsearch\n":                      {},
+		"search\nsearch a\n":                        {Searches: []string{"a"}},
+		"nameserver\noptions\n\nnameserver 1.1.1.1": {Servers: []string{"1.1.1.1"}},
+	} {
+		require.Equal(t, want, parseResolvConf([]byte(text)), text)
+	}
+}

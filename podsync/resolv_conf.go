@@ -88,13 +88,15 @@ func parseResolvConf(b []byte) runtime.DNS {
 	var d runtime.DNS
 	for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {
 		f := strings.Fields(sc.Text())
-		if len(f) < 2 {
+		if len(f) == 0 {
 			continue
 		}
 		switch f[0] {
 		case "nameserver":
-			d.Servers = append(d.Servers, f[1])
-		case "search": // the last line counts
+			if len(f) > 1 {
+				d.Servers = append(d.Servers, f[1])
+			}
+		case "search": // the last line counts, also without domains
 			d.Searches = nil
 			for _, domain := range f[1:] {
 				if domain = strings.TrimSuffix(domain, "."); domain != "" {
