@@ -95,8 +95,12 @@ func (a *addresses) names() (ips, hostnames []string) {
 		return ips, hostnames
 	}
 	ips = a.IPs()
-	if len(ips) > 0 && net.ParseIP(a.nodeName) == nil {
+	switch {
+	case len(ips) == 0:
+	case net.ParseIP(a.nodeName) == nil:
 		hostnames = []string{a.nodeName}
+	case !slices.Contains(ips, a.nodeName): // an API server connects to the name first
+		ips = append(ips, a.nodeName)
 	}
 	return ips, hostnames
 }

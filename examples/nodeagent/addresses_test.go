@@ -72,6 +72,7 @@ func TestAddresses_Given(t *testing.T) {
 		"an address, also before it is up": {"n", "192.0.2.1", []string{"192.0.2.1"}, []string{"n"}},
 		"a family only":                    {"n", "::", nil, nil},
 		"the node is named for it":         {"192.0.2.1", "192.0.2.1", []string{"192.0.2.1"}, nil},
+		"the node is named for another":    {"198.51.100.1", "192.0.2.1", []string{"192.0.2.1", "198.51.100.1"}, nil},
 		"one of each family":               {"n", "2001:db8::1, 192.0.2.1", []string{"2001:db8::1", "192.0.2.1"}, []string{"n"}},
 	} {
 		f, err := parse([]string{"-kubeconfig", "/k", "-node-name", tc.nodeName, "-node-ip", tc.nodeIP}, io.Discard)
