@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/sublet-dev/agent/internal/events"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/internal/sleep"
@@ -156,6 +158,18 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) bool {
 	}
 }
 
+// newCorrelator returns the correlator of client-go. It takes an event that the recorder before this one has combined
+// from others as it is: combined once more, its prefix would be there twice and its count be that of two.
+func newCorrelator() *record.EventCorrelator {
+	return record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{KeyFunc: func(event *corev1.Event) (aggregateKey, localKey string) {
+		aggregateKey, localKey = record.EventAggregatorByReasonFunc(event)
+		if strings.HasPrefix(event.Message, events.CombinedPrefix) {
+			return aggregateKey + events.CombinedPrefix + event.InvolvedObject.FieldPath, ""
+		}
+		return aggregateKey, localKey
+	}})
+}
+
 // isRejected reports whether the server understood a request and will reject it again.
 func isRejected(err error) bool {
 	var status *apierrors.StatusError
@@ -167,7 +181,7 @@ func isRejected(err error) bool {
 func (e *Events) send(ctx context.Context, event *corev1.Event) (*corev1.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	events := e.k.cfg.EventClient.CoreV1().Events(event.Namespace)
+	client := e.k.cfg.EventClient.CoreV1().Events(event.Namespace)
 	if event.Count > 1 {
 		patch, err := json.Marshal(map[string]any{
 			"count": event.Count, "message": event.Message, "lastTimestamp": event.LastTimestamp,
@@ -175,12 +189,12 @@ func (e *Events) send(ctx context.Context, event *corev1.Event) (*corev1.Event, 
 		if err != nil {
 			return nil, err
 		}
-		written, err := events.Patch(ctx, event.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		written, err := client.Patch(ctx, event.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 		if !apierrors.IsNotFound(err) {
 			return written, err
 		}
 	}
 	event = event.DeepCopy()
 	event.ResourceVersion = ""
-	return events.Create(ctx, event, metav1.CreateOptions{})
+	return client.Create(ctx, event, metav1.CreateOptions{})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sublet-dev/agent/internal/events"
 	"github.com/sublet-dev/agent/internal/kubetest"
 	"github.com/sublet-dev/agent/kube"
 	"github.com/sublet-dev/agent/podspec"
@@ -109,6 +111,44 @@ func TestEvents_CombinesSimilarEvents(t *testing.T) {
 			combined = combined || e.Count > 5
 		}
 		require.True(t, combined)
+	})
+}
+
+// KU-9: a recorder that has counted and combined events is taken at its word, for each container of a pod.
+func TestEvents_CombinedBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := kubetest.NewFake(t)
+		k := newTestKube(t, fake)
+		runKube(t, k)
+		recorder := events.New(k.Events())
+		pod := newTestPod("a")
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "d"})
+		fail := func(container string, i int) {
+			recorder.Record(podspec.NewContainerEvent(pod, container, corev1.EventTypeWarning, "Unhealthy", fmt.Sprintf("%s failed with code %d", container, i), time.Now()))
+			time.Sleep(time.Second)
+		}
+		for i := range 100 {
+			fail("c", i)
+		}
+		combined := func(container string) (found []string) {
+			for _, e := range fake.Events() {
+				if strings.Contains(e.Message, "combined") && strings.Contains(e.InvolvedObject.FieldPath, container) {
+					found = append(found, fmt.Sprint(e.Message, ": ", e.Count))
+				}
+			}
+			return found
+		}
+		require.Len(t, fake.Events(), 10, "nine, and one for all others")
+		require.Equal(t, []string{"(combined from similar events): c failed with code 69: 61"}, combined("{c}"))
+		for i := range 20 {
+			fail("d", i)
+		}
+		time.Sleep(time.Minute)
+		fail("c", 100)
+		require.Equal(t, []string{"(combined from similar events): c failed with code 100: 92"}, combined("{c}"), "those of another container change nothing")
+		for _, e := range fake.Events() {
+			require.LessOrEqual(t, strings.Count(e.Message, "combined"), 1, e.Message)
+		}
 	})
 }
 

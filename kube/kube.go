@@ -10,7 +10,6 @@ import (
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/record"
 )
 
 // Kube is the connection of one node to its API server. Its methods may be called from
@@ -54,7 +53,7 @@ func New(cfg Config) (*Kube, error) {
 	k.mirrors = &mirrorPods{
 		k: k, owners: map[types.NamespacedName]types.UID{}, reported: map[types.UID]bool{}, rejected: map[types.UID]time.Time{},
 	}
-	k.events = &Events{k: k, wake: make(chan struct{}, 1), correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{})}
+	k.events = &Events{k: k, wake: make(chan struct{}, 1), correlator: newCorrelator()}
 	return k, nil
 }
 

@@ -23,8 +23,9 @@ const (
 	maxText     = 1024             // bytes of a message, the limit of the API server
 	// maxSimilar is the number of events with different messages on one topic after
 	// which further ones are combined, as in client-go.
-	maxSimilar     = 10
-	combinedPrefix = "(combined from similar events): "
+	maxSimilar = 9
+	// CombinedPrefix begins the message of an event that others are combined into, as in client-go.
+	CombinedPrefix = "(combined from similar events): "
 )
 
 // topic is what similar events have in common. part is the container of a pod that they are about.
@@ -49,7 +50,7 @@ type variety struct {
 }
 
 // Dedup emits new events. An event that repeats within ten minutes is counted, and
-// emitted at most once a minute with its first name and its count. After ten events
+// emitted at most once a minute with its first name and its count. After nine events
 // that differ only in their messages, within ten minutes of each other, further ones
 // are combined into one event with the last message. At most 4096 events are kept in
 // memory.
@@ -83,7 +84,7 @@ func (d *Dedup) count(e *corev1.Event, now time.Time) *corev1.Event {
 	defer d.mu.Unlock()
 	existing := d.recent(k, now)
 	if existing == nil && d.hasMany(k.topic, now) {
-		k.message, message = combinedPrefix, text.Clip(combinedPrefix+e.Message, maxText, "...")
+		k.message, message = CombinedPrefix, text.Clip(CombinedPrefix+e.Message, maxText, "...")
 		existing = d.recent(k, now)
 	}
 	if existing != nil {
