@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -193,8 +194,12 @@ func (c *ClientCertificate) request(ctx context.Context, bootstrap *rest.Config)
 func (c *ClientCertificate) Run(ctx context.Context) error {
 	cfg, err := LoadKubeconfig(c.cfg.Kubeconfig)
 	if err != nil || cfg.CertFile != c.store.CurrentPath() {
+		if err == nil && (cfg.CertFile != "" || len(cfg.CertData) > 0) {
+			c.cfg.Logger.Warn("client certificate is not renewed, the kubeconfig has it from elsewhere",
+				slog.String("dir", c.cfg.Dir), slog.Time("expiry", ClientCertificateExpiry(cfg)))
+		}
 		<-ctx.Done()
-		return nil //nolint:nilerr // there is nothing to renew
+		return nil // there is nothing to renew
 	}
 	clients := func(valid *tls.Certificate) (kubernetes.Interface, error) {
 		if valid != nil {
@@ -341,14 +346,15 @@ func (s *ServingCertificate) Run(ctx context.Context) error {
 	})
 }
 
-// template returns the request for the present addresses; nil while there are none.
+// template returns the request for the present addresses; nil while there are none. They are sorted: the same addresses in
+// another order are no reason to give up a request that is not signed yet.
 func (s *ServingCertificate) template() *x509.CertificateRequest {
 	ips, hostnames := s.cfg.Addresses()
 	request := &x509.CertificateRequest{
 		Subject:  pkix.Name{CommonName: "system:node:" + s.k.cfg.NodeName, Organization: []string{"system:nodes"}},
-		DNSNames: hostnames,
+		DNSNames: slices.Sorted(slices.Values(hostnames)),
 	}
-	for _, text := range ips {
+	for _, text := range slices.Sorted(slices.Values(ips)) {
 		if ip := net.ParseIP(text); ip != nil {
 			request.IPAddresses = append(request.IPAddresses, ip)
 		}

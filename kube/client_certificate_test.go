@@ -238,6 +238,27 @@ func TestClientCertificate_ExpiredWithoutBootstrap(t *testing.T) {
 	assert.Contains(t, log.String(), "bootstrap: ")
 }
 
+// Who made a valid certificate that is elsewhere renews it. The log says that the agent does not.
+func TestClientCertificate_Elsewhere(t *testing.T) {
+	ca := newAuthority(t)
+	key, keyPEM := newKey(t)
+	expiry := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	pair := writeFile(t, append(ca.sign(t, pkix.Name{CommonName: "system:node:n"}, &key.PublicKey, time.Now().Add(-time.Hour), expiry), keyPEM...))
+	for user, want := range map[string]int{fmt.Sprintf("{client-certificate: %q, client-key: %q}", pair, pair): 1, "{token: hunter2}": 0} {
+		var log strings.Builder
+		c, err := NewClientCertificate(ClientCertificateConfig{
+			NodeName: "n", BootstrapKubeconfig: "/none", Dir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Kubeconfig: writeKubeconfig(t, "https://127.0.0.1:1", writeFile(t, ca.pem), user),
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.NoError(t, c.Run(ctx))
+		assert.Equal(t, want, strings.Count(log.String(), "client certificate is not renewed"), log.String())
+		assert.Equal(t, want, strings.Count(log.String(), "expiry="+expiry.Format("2006-01-02T15:04:05")), log.String())
+	}
+}
+
 // A file system may lose data.
 func TestClientCertificate_Damaged(t *testing.T) {
 	s, server, ca := startSigner(t)
@@ -324,6 +345,17 @@ func TestServingCertificate(t *testing.T) {
 	assert.Len(t, parsed.IPAddresses, 1)
 	none := &ServingCertificate{k: k, cfg: ServingCertificateConfig{Addresses: func() ([]string, []string) { return nil, nil }}}
 	assert.Nil(t, none.template(), "without an address none is requested")
+}
+
+// A cloud may give the addresses of a node in another order each time. A request that waits for its approval stays.
+func TestServingCertificate_OrderOfAddresses(t *testing.T) {
+	var requests []*x509.CertificateRequest
+	for _, ips := range [][]string{{"192.0.2.1", "2001:db8::1"}, {"2001:db8::1", "192.0.2.1"}} {
+		hostnames := []string{"of-" + ips[0], "of-" + ips[1]}
+		c := &ServingCertificate{k: &Kube{}, cfg: ServingCertificateConfig{Addresses: func() ([]string, []string) { return ips, hostnames }}}
+		requests = append(requests, c.template())
+	}
+	assert.Equal(t, requests[0], requests[1])
 }
 
 // A node that needs a proxy for its certificate needs it for all else.
