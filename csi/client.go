@@ -37,9 +37,22 @@ type client struct {
 	info     *spec.NodeGetInfoResponse
 	can      map[capability]bool
 
+	previous   *client            // guarded by Manager.mu: that it has replaced while that one's socket is there; nil: none
 	maxVolumes int64              // guarded by Manager.mu: that the node can have now
 	stop       context.CancelFunc // ends watchLimit; nil without it
 	watched    chan struct{}      // closed when watchLimit has ended
+}
+
+// without returns what is left of c and those it has replaced without the one of a socket, and that one; nil: none.
+func (c *client) without(socket string) (left, removed *client) {
+	switch {
+	case c == nil:
+		return nil, nil
+	case c.socket == socket:
+		return c.previous, c
+	}
+	c.previous, removed = c.previous.without(socket)
+	return c, removed
 }
 
 // connect connects to a driver and asks what it is. A driver with another name than that

@@ -367,6 +367,8 @@ func (m *Manager) closeAll() {
 	m.clients = map[string]*client{}
 	m.mu.Unlock()
 	for _, c := range clients {
-		m.close(c)
+		for ; c != nil; c = c.previous {
+			m.close(c)
+		}
 	}
 }

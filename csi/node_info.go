@@ -69,8 +69,8 @@ func (m *Manager) contradiction(c *client) error {
 	return nil
 }
 
-// add makes a driver known, in place of the one of its name, which it returns if there is one.
-func (m *Manager) add(c *client) (previous *client, err error) {
+// add makes a driver known, in place of the one of its name. It returns the one of its socket, which is not needed any more; nil: none.
+func (m *Manager) add(c *client) (replaced *client, err error) {
 	if m.cfg.Node != nil {
 		err = checkNodeInfo(c)
 	}
@@ -82,9 +82,9 @@ func (m *Manager) add(c *client) (previous *client, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("CSI driver %s cannot be in the CSINode: %w", c.name, err)
 	}
-	previous = m.clients[c.name]
+	c.previous, replaced = m.clients[c.name].without(c.socket)
 	m.clients[c.name] = c
-	return previous, nil
+	return replaced, nil
 }
 
 // watchLimit asks a driver how many volumes the node can have, as often as its CSIDriver says, until ctx is done. What else

@@ -24,7 +24,7 @@ var _ pluginregistry.Handler = (*Manager)(nil)
 const maxDriverName = 63
 
 // Register implements pluginregistry.Handler. A driver that registers with the name of
-// another one replaces it, as in a rolling update.
+// another one replaces it, as in a rolling update, until it is gone.
 func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 	if !pathname.IsElement(p.Name) || len(p.Name) > maxDriverName || p.Name == blockDirName {
 		return fmt.Errorf("invalid name %q of a CSI driver", p.Name)
@@ -43,12 +43,12 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 		c.watched = make(chan struct{})
 		go m.watchLimit(watch, c)
 	}
-	previous, err := m.add(c)
+	replaced, err := m.add(c)
 	if err != nil {
 		m.close(c)
 		return err
 	}
-	m.close(previous)
+	m.close(replaced)
 	m.driversChanged()
 	return nil
 }
@@ -56,12 +56,10 @@ func (m *Manager) Register(ctx context.Context, p pluginregistry.Plugin) error {
 // Deregister implements pluginregistry.Handler.
 func (m *Manager) Deregister(_ context.Context, p pluginregistry.Plugin) {
 	m.mu.Lock()
-	c := m.clients[p.Name]
-	if c == nil || c.socket != p.Socket { // replaced
-		m.mu.Unlock()
-		return
+	left, c := m.clients[p.Name].without(p.Socket)
+	if m.clients[p.Name] = left; left == nil {
+		delete(m.clients, p.Name)
 	}
-	delete(m.clients, p.Name)
 	m.mu.Unlock()
 	m.close(c)
 	m.driversChanged()

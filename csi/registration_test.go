@@ -36,10 +36,41 @@ func TestRegister_RejectsDrivers(t *testing.T) {
 			require.ErrorContains(t, e.Register(t.Context(), p), tc.want)
 		})
 	}
-	e.Deregister(t.Context(), pluginregistry.Plugin{Name: csitest.Name, Socket: "/replaced.sock"})
-	_, err := e.client(csitest.Name)
-	require.NoError(t, err, "a newer driver has replaced the one that has left")
 	e.register()
+}
+
+// Of two drivers of one name the newer one is used, as in a rolling update, and the other one when that is gone again.
+func TestRegister_DriversOfOneName(t *testing.T) {
+	e := newEnv(t, nil)
+	older, err := e.client(csitest.Name)
+	require.NoError(t, err)
+	update := e.plugin()
+	update.Socket = "/update.sock"
+	for range 2 { // the second time in place of itself
+		require.NoError(t, e.Register(t.Context(), update))
+	}
+	newer, err := e.client(csitest.Name)
+	require.NoError(t, err)
+	require.NotSame(t, older, newer)
+	require.Same(t, older, newer.previous)
+
+	e.Deregister(t.Context(), update)
+	left, err := e.client(csitest.Name)
+	require.NoError(t, err)
+	require.Same(t, older, left)
+	v := e.volumeOf(newPod("1"), "v")
+	_, err = e.Mount(t.Context(), v)
+	require.NoError(t, err, "it is connected")
+	e.unmounted(v.Pod)
+
+	require.NoError(t, e.Register(t.Context(), update))
+	e.Deregister(t.Context(), e.plugin())
+	e.Deregister(t.Context(), e.plugin())
+	_, err = e.client(csitest.Name)
+	require.NoError(t, err, "the newer one has replaced the one that has left")
+	e.Deregister(t.Context(), update)
+	_, err = e.client(csitest.Name)
+	require.ErrorContains(t, err, "is not registered")
 }
 
 // blockingNode keeps the drivers that it gets. The next call with entered set blocks until release is closed.
