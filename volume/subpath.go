@@ -164,8 +164,11 @@ func openInside(root, path string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	w := walker{root: filepath.Clean(root), way: []int{top}}
+	w := walker{roots: []string{filepath.Clean(root)}, way: []int{top}}
 	defer w.close()
+	if to, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(top)); err == nil { // root may be a link
+		w.roots = append(w.roots, to)
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(top, &st); err != nil {
 		return -1, err
@@ -181,8 +184,8 @@ func openInside(root, path string) (int, error) {
 // link for it, so there is no race with a container that creates one. The element ".."
 // returns to the previous descriptor.
 type walker struct {
-	root  string
-	way   []int // descriptors from the root to the current directory
+	roots []string // paths of the root
+	way   []int    // descriptors from the root to the current directory
 	links int
 	mode  uint32
 }
@@ -231,7 +234,7 @@ func (w *walker) walk(path string) error {
 			return fmt.Errorf("at %q: %w", part, unix.ELOOP)
 		}
 		if strings.HasPrefix(to, "/") { // one that an administrator has made may lead into the volume
-			rel, ok := inside(w.root, to)
+			rel, ok := inside(w.roots, to)
 			if !ok {
 				return fmt.Errorf("link %q is absolute: %w", part, ErrUnsafe)
 			}
@@ -251,12 +254,17 @@ func (w *walker) back() {
 	w.way = w.way[:1]
 }
 
-// inside returns an absolute path relative to root, and whether it begins with root.
-func inside(root, path string) (rel string, ok bool) {
-	if path == root {
-		return "", true
+// inside returns an absolute path relative to the one of roots with which it begins, and whether there is one.
+func inside(roots []string, path string) (rel string, ok bool) {
+	for _, root := range roots {
+		if path == root {
+			return "", true
+		}
+		if rel, ok = strings.CutPrefix(path, strings.TrimSuffix(root, "/")+"/"); ok {
+			return rel, true
+		}
 	}
-	return strings.CutPrefix(path, strings.TrimSuffix(root, "/")+"/")
+	return "", false
 }
 
 // open opens an element of the path, or creates it as a directory.

@@ -89,6 +89,25 @@ func TestSubPath(t *testing.T) {
 	}
 }
 
+// The path of a volume can be a link, as /data to a disk. Absolute links in the volume may have either path.
+func TestSubPath_VolumeIsLink(t *testing.T) {
+	dir := t.TempDir()
+	disk, link := filepath.Join(dir, "disk"), filepath.Join(dir, "link")
+	require.NoError(t, os.MkdirAll(disk+"/dir", 0o755))
+	require.NoError(t, os.Symlink(disk, link))
+	for at, to := range map[string]string{"by-disk": disk + "/dir", "by-link": link + "/dir", "beside": disk + "-x"} {
+		require.NoError(t, os.Symlink(to, filepath.Join(disk, at)))
+	}
+	m := manager(t, nil)
+	for _, sub := range []string{"by-disk", "by-link"} {
+		got, err := m.SubPath(t.Context(), "u", "c", runtime.Volume{HostPath: link}, sub)
+		require.NoError(t, err)
+		assert.Equal(t, disk+"/dir", got)
+	}
+	_, err := m.SubPath(t.Context(), "u", "c", runtime.Volume{HostPath: link}, "beside")
+	require.ErrorIs(t, err, ErrUnsafe)
+}
+
 func TestSubPath_CreatesDirectoriesWithModeOfVolume(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077))
 	m := manager(t, nil)
