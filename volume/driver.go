@@ -181,13 +181,23 @@ func isBlock(pod *corev1.Pod, volume string) bool {
 	return false
 }
 
+// isMounted reports whether a container uses the volume as files.
+func isMounted(pod *corev1.Pod, volume string) bool {
+	for c := range podspec.Containers(pod) {
+		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume }) {
+			return true
+		}
+	}
+	return false
+}
+
 // checkMode checks that the volume is used as what it is: a file system or a device.
 func checkMode(v *DriverVolume) error {
 	mode := v.PersistentVolume.Spec.VolumeMode
 	is := mode != nil && *mode == corev1.PersistentVolumeBlock
 	switch {
-	case is && !v.Block:
-		return fmt.Errorf("volume %s has volumeMode Block, but no container has it in volumeDevices", v.PersistentVolume.Name)
+	case is && isMounted(v.Pod, v.Volume.Name):
+		return fmt.Errorf("volume %s has volumeMode Block, but a container has it in volumeMounts", v.PersistentVolume.Name)
 	case !is && v.Block:
 		return fmt.Errorf("volume %s has volumeMode Filesystem, but a container has it in volumeDevices", v.PersistentVolume.Name)
 	}

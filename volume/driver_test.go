@@ -166,9 +166,14 @@ func TestMount_RejectsClaims(t *testing.T) {
 		"of a kind without a driver": {func(c *fakeClaims, _ *corev1.Pod) {
 			c.volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{RBD: &corev1.RBDPersistentVolumeSource{}}
 		}, "unsupported volume type rbd"},
-		"of a device used as a file": {func(c *fakeClaims, _ *corev1.Pod) { c.volume.Spec.VolumeMode = &block }, "no container has it in volumeDevices"},
-		"of files used as a device":  {func(c *fakeClaims, p *corev1.Pod) { c.volume.Spec.VolumeMode = &file; asDevice(p) }, "has volumeMode Filesystem"},
-		"of another owner":           {func(_ *fakeClaims, p *corev1.Pod) { p.Spec.Volumes[0].VolumeSource = ephemeral() }, "was not created for this pod"},
+		"of a device used as a file": {func(c *fakeClaims, _ *corev1.Pod) { c.volume.Spec.VolumeMode = &block }, "has volumeMode Block"},
+		"of a device used as both": {func(c *fakeClaims, p *corev1.Pod) {
+			c.volume.Spec.VolumeMode = &block
+			p.Spec.InitContainers = []corev1.Container{*p.Spec.Containers[0].DeepCopy()}
+			asDevice(p)
+		}, "has volumeMode Block, but a container has it in volumeMounts"},
+		"of files used as a device": {func(c *fakeClaims, p *corev1.Pod) { c.volume.Spec.VolumeMode = &file; asDevice(p) }, "has volumeMode Filesystem"},
+		"of another owner":          {func(_ *fakeClaims, p *corev1.Pod) { p.Spec.Volumes[0].VolumeSource = ephemeral() }, "was not created for this pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claims, pod := boundClaim(nfs()), claimPod(viaClaim(false))
