@@ -169,9 +169,9 @@ func TestMount_RejectsClaims(t *testing.T) {
 		"of a device used as a file": {func(c *fakeClaims, _ *corev1.Pod) { c.volume.Spec.VolumeMode = &block }, "has volumeMode Block"},
 		"of a device used as both": {func(c *fakeClaims, p *corev1.Pod) {
 			c.volume.Spec.VolumeMode = &block
-			p.Spec.InitContainers = []corev1.Container{*p.Spec.Containers[0].DeepCopy()}
+			p.Spec.InitContainers = append(p.Spec.InitContainers, p.Spec.Containers...)
 			asDevice(p)
-		}, "has volumeMode Block, but a container has it in volumeMounts"},
+		}, "but a container has it in volumeMounts"},
 		"of files used as a device": {func(c *fakeClaims, p *corev1.Pod) { c.volume.Spec.VolumeMode = &file; asDevice(p) }, "has volumeMode Filesystem"},
 		"of another owner":          {func(_ *fakeClaims, p *corev1.Pod) { p.Spec.Volumes[0].VolumeSource = ephemeral() }, "was not created for this pod"},
 	} {
@@ -191,10 +191,6 @@ func TestMount_RejectsClaims(t *testing.T) {
 func asDevice(pod *corev1.Pod) {
 	c := &pod.Spec.Containers[0]
 	c.VolumeMounts, c.VolumeDevices = nil, []corev1.VolumeDevice{{Name: "data", DevicePath: "/dev/x"}}
-}
-
-func ephemeral() corev1.VolumeSource {
-	return corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}
 }
 
 func TestMount_EphemeralClaims(t *testing.T) {

@@ -203,3 +203,7 @@ func TestLocal_Usage(t *testing.T) {
 	require.NoError(t, e.Unmount(t.Context(), pod.UID))
 	assert.Empty(t, e.VolumeUsage(pod.UID))
 }
+
+func ephemeral() corev1.VolumeSource {
+	return corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}
+}
