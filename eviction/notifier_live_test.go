@@ -8,9 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	goruntime "runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -49,15 +50,20 @@ func requireNotified(t *testing.T, notified <-chan struct{}, what string) {
 	}
 }
 
-// awaitOpened waits until a notifier of this process has opened a file, and gives it a moment to watch it.
-func awaitOpened(t *testing.T, path string) {
+// awaitPolls waits until so many notifiers of this process wait for the kernel: they miss nothing any more.
+func awaitPolls(t *testing.T, count int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		open, err := filepath.Glob("/proc/self/fd/*")
-		require.NoError(t, err)
-		return slices.ContainsFunc(open, func(fd string) bool { target, err := os.Readlink(fd); return err == nil && target == path })
-	}, time.Minute, 50*time.Millisecond)
-	time.Sleep(50 * time.Millisecond)
+		stacks := make([]byte, 1<<20)
+		polls := 0
+		for g := range strings.SplitSeq(string(stacks[:goruntime.Stack(stacks, true)]), "\n\n") {
+			state, calls, _ := strings.Cut(g, "\n")
+			if strings.Contains(state, "[syscall") && strings.Contains(calls, "/eviction.poll(") {
+				polls++
+			}
+		}
+		return polls == count
+	}, time.Minute, time.Millisecond)
 }
 
 // groupV2 creates a cgroup in the v2 hierarchy, which some machines have besides v1,
@@ -86,7 +92,7 @@ func TestMemoryEventsNotifier_NotifiesOfEachChange(t *testing.T) {
 	dir := groupV2(t, "evictionevents")
 	path := filepath.Join(dir, "cgroup.events")
 	notified := watch(t, eviction.MemoryEventsNotifier{Path: path})
-	awaitOpened(t, path)
+	awaitPolls(t, 1)
 	for range 3 {
 		cmd := exec.Command("sleep", "60")
 		require.NoError(t, cmd.Start())
@@ -96,6 +102,36 @@ func TestMemoryEventsNotifier_NotifiesOfEachChange(t *testing.T) {
 		_ = cmd.Wait()
 		requireNotified(t, notified, "the cgroup is empty again")
 	}
+}
+
+// EV-10: the kernel also notifies of what changes while the change before is passed on.
+func TestMemoryEventsNotifier_NotifiesOfAChangeMeanwhile(t *testing.T) {
+	dir := groupV2(t, "evictionmeanwhile")
+	n := eviction.MemoryEventsNotifier{Path: filepath.Join(dir, "cgroup.events")}
+	other := watch(t, n)
+	cmd := exec.Command("sleep", "60")
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	ctx, cancel := context.WithCancel(t.Context())
+	notified, done := make(chan struct{}, 2), make(chan error, 1)
+	empty := sync.OnceFunc(func() {
+		<-other // of the process
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		<-other // the kernel has told all of its end
+	})
+	go func() {
+		done <- n.Watch(ctx, func() {
+			empty()
+			notify.Send(notified)
+		})
+	}()
+	awaitPolls(t, 2)
+	require.NoError(t, os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(cmd.Process.Pid)), 0o600))
+	requireNotified(t, notified, "the cgroup has a process")
+	requireNotified(t, notified, "the cgroup is empty again")
+	cancel()
+	require.NoError(t, <-done)
 }
 
 // EV-10: Watch on the pressure of a cgroup that is removed returns an error, and
@@ -111,7 +147,7 @@ func TestPSINotifier_EndsWhenCgroupIsRemoved(t *testing.T) {
 	go func() {
 		done <- eviction.PSINotifier{Path: path, Window: 2 * time.Second}.Watch(t.Context(), func() { notified.Add(1) })
 	}()
-	awaitOpened(t, path)
+	awaitPolls(t, 1)
 	require.NoError(t, os.Remove(dir))
 	select {
 	case err := <-done:
