@@ -78,6 +78,7 @@ func (e *testEnv) restart(change func(e *testEnv, cfg *Config)) {
 	}
 	m, err := New(cfg)
 	require.NoError(e.t, err)
+	m.updateWait = testTimeout // a busy machine needs more than the few seconds that pods wait
 	e.Manager = m
 	e.t.Cleanup(m.closeAll)
 }
