@@ -118,7 +118,7 @@ func TestMemoryEventsNotifier_NotifiesOfAChangeMeanwhile(t *testing.T) {
 		<-other // of the process
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		<-other // the kernel has told all of its end
+		<-other // the kernel has reported its end to all
 	})
 	go func() {
 		done <- n.Watch(ctx, func() {
