@@ -102,6 +102,7 @@ func (s *Syncer) setLimits(ctx context.Context, pod *corev1.Pod, st *podState) (
 	if err != nil && parent == "" {
 		return "", err
 	}
+	st.rejected = rejected != nil
 	if st.limitErr = err; rejected != nil {
 		st.limitErr = rejected
 	}

@@ -138,7 +138,17 @@ func TestSync_AnnouncesNoResourcesOfNewSandbox(t *testing.T) {
 
 // A resize that the runtime rejects changes nothing, is reported and tried again; everything else of the pod goes on.
 func TestSync_ReportsResizeRejectedByRuntime(t *testing.T) {
+	for _, policy := range []corev1.ResourceResizeRestartPolicy{corev1.NotRequired, corev1.RestartContainer} {
+		t.Run(string(policy), func(t *testing.T) { testRejectedResize(t, policy) })
+	}
+}
+
+func testRejectedResize(t *testing.T, policy corev1.ResourceResizeRestartPolicy) {
+	t.Helper()
 	less, more := sizedPod("100m", "32Mi", ""), sizedPod("200m", "64Mi", "")
+	for _, pod := range []*corev1.Pod{less, more} {
+		pod.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: policy}}
+	}
 	const announcement, message = "announce s 200m/1000m 64Mi", "resize pod: no memory"
 	n := &fakeNode{phase: corev1.PodRunning, applied: runtime.ApplyResult{Changed: true}, fail: map[string]error{announcement: errors.New("no memory")}}
 	cfg := newConfig(t, n)

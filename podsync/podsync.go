@@ -311,6 +311,7 @@ type podState struct {
 	sandboxID      string // of the ready sandbox that the plan keeps; "": there is none
 	inRuntime      bool   // the last sync observed a sandbox
 	limitErr       error  // why the resources of the pod as a whole are not those of its spec yet
+	rejected       bool   // the runtime has rejected them: limitErr says why
 	resizes        bool   // the plan resizes containers
 	volumesMounted bool   // the last sync mounted all volumes
 	hasObject      bool   // an earlier sync observed an object; see runtime.PodSyncer

@@ -215,6 +215,11 @@ func isResize(a runtime.Action) bool {
 	return a.Type == runtime.UpdateResources || a.Type == runtime.KillContainer && a.Reason == runtime.ReasonResized
 }
 
+// isResizeStep reports whether an action is part of the resize of a running container: a restart for it is two.
+func isResizeStep(a runtime.Action) bool {
+	return isResize(a) || a.Type == runtime.StartContainer && a.Reason == runtime.ReasonResized
+}
+
 func hasWork(plan []runtime.Action) bool {
 	return slices.ContainsFunc(plan, func(a runtime.Action) bool { return a.Type != runtime.Wait })
 }
@@ -231,7 +236,7 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 		case a.Type == runtime.Wait:
 			result.RequeueAt = earlier(result.RequeueAt, a.Until)
 			failures[a.Container] = runtime.Failure{Reason: a.Reason, Message: a.Message, Until: a.Until}
-		case a.Type == runtime.UpdateResources && st.limitErr != nil:
+		case a.Type == runtime.UpdateResources && st.limitErr != nil, isResizeStep(a) && st.rejected:
 			failures[a.Container] = runtime.Failure{Reason: reasonResize, Message: st.limitErr.Error(), Err: st.limitErr}
 		default:
 			work = append(work, a)
