@@ -53,7 +53,6 @@ func TestMount_HungDrivers(t *testing.T) {
 	for _, method := range faultyMethods() {
 		t.Run(method, func(t *testing.T) {
 			e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.SlowCallAge, cfg.HealthPeriod = time.Millisecond, time.Millisecond })
-			e.updateWait = testTimeout // on a busy machine, others may take longer than a pod waits for NodeUnstageVolume
 			hung := make(chan struct{})
 			var once sync.Once
 			e.driver.SetBefore(func(ctx context.Context, m string, request any) error {
