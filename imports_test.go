@@ -102,6 +102,7 @@ var allowedImports = map[string][]string{
 	"internal/podnet":            {"internal/safe"},
 	"internal/events":            {"internal/text"},
 	"internal/hooktest":          {},
+	"internal/kubeletcases":      {},
 	"internal/leaktest":          {},
 	"internal/logattr":           {},
 	"internal/loglimit":          {},
