@@ -236,10 +236,7 @@ func (kl *Kubelet) statusOf(pod *v1.Pod, moment string, ready, started results.M
 func statusWords(st *v1.PodStatus) string {
 	words := []string{string(st.Phase)}
 	for _, c := range st.Conditions {
-		if c.Type == v1.PodScheduled || c.Type == v1.PodReadyToStartContainers {
-			continue // both are True in all cases
-		}
-		if c.Status == v1.ConditionTrue {
+		if c.Status == v1.ConditionTrue && c.Type != v1.PodScheduled {
 			words = append(words, string(c.Type))
 		} else if c.Type == v1.PodReady && st.Phase != v1.PodFailed && st.Phase != v1.PodSucceeded {
 			words = append(words, c.Reason)
