@@ -1,0 +1,52 @@
+package eviction
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sublet-dev/agent/internal/kubeletcases"
+	"github.com/sublet-dev/agent/runtime"
+)
+
+// EV-5: pods are evicted in the order in which the kubelet evicts them.
+func TestRank_AsKubelet(t *testing.T) {
+	kubeletcases.Run(t, "testdata/kubelet-ranks.jsonl", func(t *testing.T, c struct {
+		Signal Signal
+		Pods   []struct {
+			Name     string
+			Priority *int32
+			Requests []uint64
+			Usage    uint64
+		}
+		Order []string
+	}) {
+		at := time.Now()
+		u := &runtime.NodeUsage{}
+		var pods []*corev1.Pod
+		for _, p := range c.Pods {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.Name, UID: types.UID(p.Name)}, Spec: corev1.PodSpec{Priority: p.Priority}}
+			for _, n := range p.Requests {
+				q := *resource.NewQuantity(int64(n), resource.BinarySI)
+				pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceMemory: q, corev1.ResourceEphemeralStorage: q},
+				}})
+			}
+			pods = append(pods, pod)
+			u.Pods = append(u.Pods, runtime.PodUsage{
+				UID: pod.UID, Memory: runtime.MemoryUsage{At: at, WorkingSet: p.Usage}, Pids: runtime.PidUsage{At: at, Used: p.Usage},
+				Containers: []runtime.ContainerUsage{{Logs: runtime.DiskUsage{At: at, Bytes: p.Usage, Inodes: p.Usage}}},
+			})
+		}
+		var order []string
+		for _, candidate := range Rank(c.Signal, pods, u, at) {
+			order = append(order, candidate.Pod.Name)
+		}
+		require.Equal(t, c.Order, order)
+	})
+}
