@@ -271,6 +271,9 @@ func differs(c *planCase) bool {
 	if len(c.Containers) > 0 && (replaced && c.Spec.RestartPolicy == v1.RestartPolicyNever || strings.Contains(c.Containers[0], "old") && c.Spec.RestartPolicy != v1.RestartPolicyAlways) {
 		return true // Never holds in a new sandbox, which a pod that has not run yet gets
 	}
+	if c.Do == "stop" && c.Sandboxes[0] == "exited" && !slices.ContainsFunc(c.Containers, func(text string) bool { return !strings.Contains(text, "exited") }) {
+		return true // there is nothing to stop
+	}
 	if replaced && len(c.Spec.EphemeralContainers) > 0 {
 		return true // they start with the other containers
 	}
