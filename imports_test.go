@@ -102,7 +102,7 @@ var allowedImports = map[string][]string{
 	"internal/podnet":            {"internal/safe"},
 	"internal/events":            {"internal/text"},
 	"internal/hooktest":          {},
-	"internal/kubeletcases":      {},
+	"internal/kubelettest":       {},
 	"internal/leaktest":          {},
 	"internal/logattr":           {},
 	"internal/loglimit":          {},

@@ -10,22 +10,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/internal/kubeletcases"
+	"github.com/sublet-dev/agent/internal/kubelettest"
 	"github.com/sublet-dev/agent/runtime"
 )
 
+// kubeletRank is a line of the table of evictions.
+type kubeletRank struct {
+	Signal Signal
+	Pods   []struct {
+		Name     string
+		Priority *int32
+		Requests []uint64
+		Usage    uint64
+	}
+	Order []string
+}
+
 // EV-5: pods are evicted in the order in which the kubelet evicts them.
 func TestRank_AsKubelet(t *testing.T) {
-	kubeletcases.Run(t, "testdata/kubelet-ranks.jsonl", func(t *testing.T, c struct {
-		Signal Signal
-		Pods   []struct {
-			Name     string
-			Priority *int32
-			Requests []uint64
-			Usage    uint64
-		}
-		Order []string
-	}) {
+	kubelettest.RunCases(t, "testdata/kubelet-ranks.jsonl", func(t *testing.T, c kubeletRank) {
 		at := time.Now()
 		u := &runtime.NodeUsage{}
 		var pods []*corev1.Pod

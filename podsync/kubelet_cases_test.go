@@ -10,19 +10,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sublet-dev/agent/internal/kubeletcases"
+	"github.com/sublet-dev/agent/internal/kubelettest"
 )
+
+// kubeletResolver is a line of the table of resolver configurations.
+type kubeletResolver struct {
+	Policy                     corev1.DNSPolicy
+	HostNetwork                bool
+	Config                     *corev1.PodDNSConfig
+	ClusterDNS                 []string
+	Domain, File               string
+	Servers, Searches, Options []string
+}
 
 // Pods have the resolver configuration that the kubelet gives them.
 func TestResolver_AsKubelet(t *testing.T) {
-	kubeletcases.Run(t, "testdata/kubelet-resolvers.jsonl", func(t *testing.T, c struct {
-		Policy                     corev1.DNSPolicy
-		HostNetwork                bool
-		Config                     *corev1.PodDNSConfig
-		ClusterDNS                 []string
-		Domain, File               string
-		Servers, Searches, Options []string
-	}) {
+	kubelettest.RunCases(t, "testdata/kubelet-resolvers.jsonl", func(t *testing.T, c kubeletResolver) {
 		file := filepath.Join(t.TempDir(), "resolv.conf")
 		require.NoError(t, os.WriteFile(file, []byte(c.File), 0o600))
 		var events eventList

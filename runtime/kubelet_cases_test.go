@@ -10,17 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/sublet-dev/agent/internal/kubeletcases"
+	"github.com/sublet-dev/agent/internal/kubelettest"
 	"github.com/sublet-dev/agent/runtime"
 )
 
+// kubeletPlan is a line of the table of plans.
+type kubeletPlan struct {
+	Spec                  corev1.PodSpec
+	Sandboxes, Containers []string
+	Do                    string
+}
+
 // RT-3..7: plans do what the kubelet does.
 func TestPlan_AsKubelet(t *testing.T) {
-	kubeletcases.Run(t, "testdata/kubelet-plans.jsonl", func(t *testing.T, c struct {
-		Spec                  corev1.PodSpec
-		Sandboxes, Containers []string
-		Do                    string
-	}) {
+	kubelettest.RunCases(t, "testdata/kubelet-plans.jsonl", func(t *testing.T, c kubeletPlan) {
 		pod := newPod("", func(p *corev1.Pod) { p.Spec = c.Spec })
 		view := kubeletView(pod, c.Sandboxes, c.Containers)
 		view.BackOff = noBackOff{}
@@ -108,7 +111,7 @@ func inKubeletWords(plan []runtime.Action) string {
 
 // RT-8: a container that crashes waits as long as with the kubelet.
 func TestPlan_BacksOffAsKubelet(t *testing.T) {
-	kubeletcases.Run(t, "testdata/kubelet-backoffs.jsonl", func(t *testing.T, c struct{ Runs, Waits []string }) {
+	kubelettest.RunCases(t, "testdata/kubelet-backoffs.jsonl", func(t *testing.T, c struct{ Runs, Waits []string }) {
 		pod := newPod(always, regular("a"))
 		now, back := testTime, 0
 		for i, run := range c.Runs {

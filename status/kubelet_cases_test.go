@@ -12,18 +12,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sublet-dev/agent/internal/kubeletcases"
+	"github.com/sublet-dev/agent/internal/kubelettest"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 	"github.com/sublet-dev/agent/status"
 )
 
+// kubeletStatus is a line of the table of statuses.
+type kubeletStatus struct {
+	Spec              corev1.PodSpec
+	Moments, Statuses []string
+}
+
 // ST-2..4: statuses are those that the kubelet generates.
 func TestGenerate_AsKubelet(t *testing.T) {
-	kubeletcases.Run(t, "testdata/kubelet-statuses.jsonl", func(t *testing.T, c struct {
-		Spec              corev1.PodSpec
-		Moments, Statuses []string
-	}) {
+	kubelettest.RunCases(t, "testdata/kubelet-statuses.jsonl", func(t *testing.T, c kubeletStatus) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1", Namespace: "ns", Name: "web"}, Spec: c.Spec}
 		var previous corev1.PodStatus
 		for i, moment := range c.Moments {

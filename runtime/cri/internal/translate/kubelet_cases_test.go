@@ -10,19 +10,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/sublet-dev/agent/internal/kubeletcases"
+	"github.com/sublet-dev/agent/internal/kubelettest"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
+// kubeletResource is a line of the table of resources.
+type kubeletResource struct {
+	MemoryQoS  bool
+	Spec       corev1.PodSpec
+	Class      corev1.PodQOSClass
+	Containers map[string]string
+}
+
 // SP-3, RT-11: pods have the class, and containers the resources that they have with the kubelet.
 func TestResources_AsKubelet(t *testing.T) {
-	kubeletcases.Run(t, "../../../../podspec/testdata/kubelet-resources.jsonl", func(t *testing.T, c struct {
-		MemoryQoS  bool
-		Spec       corev1.PodSpec
-		Class      corev1.PodQOSClass
-		Containers map[string]string
-	}) {
+	kubelettest.RunCases(t, "../../../../podspec/testdata/kubelet-resources.jsonl", func(t *testing.T, c kubeletResource) {
 		pod := &corev1.Pod{Spec: c.Spec}
 		require.Equal(t, c.Class, podspec.QOS(pod))
 		tr := Translator{

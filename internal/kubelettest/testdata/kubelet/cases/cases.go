@@ -20,7 +20,7 @@ func Write[C any](t *testing.T, file, about string, tries int, next func(r *rand
 	for _, line := range strings.Split(strings.TrimSpace(about), "\n") {
 		fmt.Fprintf(&out, "# %s\n", strings.TrimSpace(line))
 	}
-	out.WriteString("# Written by internal/kubeletcases/testdata/kubelet/generate.sh from the code of the kubelet; do not edit.\n")
+	out.WriteString("# Written by internal/kubelettest/testdata/kubelet/generate.sh from the code of the kubelet; do not edit.\n")
 	r, all, covered, kept := rand.New(rand.NewPCG(1, 37)), map[string]bool{}, testing.Coverage(), 0
 	for i := range tries {
 		c, traits := next(r, float64(i)/float64(tries))

@@ -1,4 +1,4 @@
-// Package kubeletcases reads tables of cases with what the kubelet makes of them, so that a
+// Package kubelettest reads tables of cases with what the kubelet makes of them, so that a
 // difference from it that is not intended fails a test. The tables are files kubelet-*.jsonl
 // in the testdata directories of packages: lines that begin with # say what is in them, and each
 // other line is a case in JSON. Chosen at random, a case is in the table because it reached a
@@ -7,7 +7,7 @@
 // testdata/kubelet/generate.sh writes the tables again, with the code of the Kubernetes version
 // in internal/kubetest/apiserver/go.mod. It leaves out inputs of which docs/differences.md says
 // that the result differs.
-package kubeletcases
+package kubelettest
 
 import (
 	"bytes"
@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Run runs a test for each case of a table. The tests are named after their lines.
-func Run[C any](t *testing.T, file string, test func(t *testing.T, c C)) {
+// RunCases runs a test for each case of a table. The tests are named after their lines.
+func RunCases[C any](t *testing.T, file string, test func(t *testing.T, c C)) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
