@@ -86,11 +86,18 @@ func (t *Trace) add(pod string, kind int, group, text string) {
 	t.lines = append(t.lines, line{at: at, pod: pod, kind: kind, group: group, text: Mask(text)})
 }
 
+// What Mask replaces, compiled once: every line of every trace is masked.
+var (
+	lostConnection = regexp.MustCompile(`: (connection error: .*connection refused"|error reading from server: EOF)`)
+	runtimeID      = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
+	podUID         = regexp.MustCompile(`\b[0-9a-f]{32}\b`)
+)
+
 // Mask replaces the parts of a text that differ between runs.
 func Mask(s string) string {
-	s = regexp.MustCompile(`: (connection error: .*connection refused"|error reading from server: EOF)`).ReplaceAllString(s, ": connection lost")
-	s = regexp.MustCompile(`\b[0-9a-f]{64}\b`).ReplaceAllString(s, "ID")
-	return regexp.MustCompile(`\b[0-9a-f]{32}\b`).ReplaceAllString(s, "UID")
+	s = lostConnection.ReplaceAllString(s, ": connection lost")
+	s = runtimeID.ReplaceAllString(s, "ID")
+	return podUID.ReplaceAllString(s, "UID")
 }
 
 // String returns the trace as in a scenario file.
