@@ -86,7 +86,7 @@ func newAgentProcess(b *testing.B, r *benchEnv, maxPods int, flags ...string) *n
 	b.Helper()
 	p := newNodeProcess(b, r, "agent-process"+strings.Join(flags, ""))
 	p.command = func(b *testing.B) []string {
-		binary := filepath.Join(p.dir, "agentprocess")
+		binary := filepath.Join(p.node.Shared, "agentprocess") // one for all: the next build finds it up to date
 		build := exec.Command("go", "build", "-o", binary)
 		if os.Getenv(envSmoke) == "" { // as docs/embed.md advises; the race detector needs cgo
 			build.Args = append(build.Args, "-race=false", "-tags", "grpcnotrace")
