@@ -30,8 +30,11 @@ type Field struct {
 // order of the type. The caller owns the result.
 func Fields() []Field {
 	all := slices.Concat(sourceFields(), serverFields(), imageFields(), resourceFields(), managerFields(), clusterFields(), otherFields())
-	order := leafPaths()
-	slices.SortStableFunc(all, func(a, b Field) int { return slices.Index(order, a.Path) - slices.Index(order, b.Path) })
+	position := map[string]int{}
+	for i, path := range leafPaths() {
+		position[path] = i
+	}
+	slices.SortStableFunc(all, func(a, b Field) int { return position[a.Path] - position[b.Path] })
 	return all
 }
 
