@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -208,17 +209,27 @@ func (n *Node) prepare() error {
 	return nil
 }
 
-func (n *Node) pushImages() (pause string, err error) {
-	bin := os.Getenv("SUBLET_PAUSE")
-	if bin == "" {
-		bin = filepath.Join(n.dir, "pause")
-		build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "github.com/sublet-dev/agent/internal/containerdtest/testdata/pause")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-		if out, err := build.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("build pause: %w: %s", err, out)
-		}
+// pauseProgram returns the program testdata/pause, which is built once for all nodes of a process.
+var pauseProgram = sync.OnceValues(func() ([]byte, error) {
+	if bin := os.Getenv("SUBLET_PAUSE"); bin != "" {
+		return os.ReadFile(bin)
 	}
-	data, err := os.ReadFile(bin)
+	dir, err := os.MkdirTemp("", "sublet-pause-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	bin := filepath.Join(dir, "pause")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "github.com/sublet-dev/agent/internal/containerdtest/testdata/pause")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build pause: %w: %s", err, out)
+	}
+	return os.ReadFile(bin)
+})
+
+func (n *Node) pushImages() (pause string, err error) {
+	data, err := pauseProgram()
 	if err != nil {
 		return "", err
 	}

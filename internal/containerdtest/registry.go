@@ -187,7 +187,32 @@ func (r *Registry) pushBusybox(applets []string, repo, tag string, extra ...[]Fi
 	return r.Push(repo, tag, map[string]any{"Env": []string{"PATH=/bin"}, "Cmd": []string{"sh"}, "WorkingDir": "/"}, append([][]File{files}, extra...)...)
 }
 
+// packedLayers has what pack returned for layers that many images have, by their digests.
+var packedLayers sync.Map
+
+// maxPackedLayer is the largest layer that is remembered: that of busybox has 2 MB.
+const maxPackedLayer = 4 << 20
+
+// layer returns the archive of files, and what a registry has of it. The caller must not change them.
 func layer(files []File) (raw, packed []byte, err error) {
+	raw, err = archive(files)
+	if err != nil {
+		return nil, nil, err
+	}
+	key := sha256.Sum256(raw)
+	if known, ok := packedLayers.Load(key); ok {
+		return raw, known.([]byte), nil
+	}
+	if packed, err = pack(raw); err != nil {
+		return nil, nil, err
+	}
+	if len(raw) <= maxPackedLayer {
+		packedLayers.Store(key, packed)
+	}
+	return raw, packed, nil
+}
+
+func archive(files []File) ([]byte, error) {
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
 	for _, f := range files {
@@ -199,27 +224,31 @@ func layer(files []File) (raw, packed []byte, err error) {
 			h.Typeflag = tar.TypeDir
 		}
 		if err := tw.WriteHeader(h); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if _, err := tw.Write(f.Data); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	if err := tw.Close(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	return b.Bytes(), nil
+}
+
+func pack(raw []byte) ([]byte, error) {
 	var z bytes.Buffer
 	zw, err := gzip.NewWriterLevel(&z, gzip.BestSpeed) // it is made for one test
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if _, err := zw.Write(b.Bytes()); err != nil {
-		return nil, nil, err
+	if _, err := zw.Write(raw); err != nil {
+		return nil, err
 	}
 	if err := zw.Close(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return b.Bytes(), z.Bytes(), nil
+	return z.Bytes(), nil
 }
 
 func digest(b []byte) string {
