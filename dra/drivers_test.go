@@ -61,11 +61,11 @@ func TestManager_SetsDriversOfTheNode(t *testing.T) {
 		require.NoError(t, err)
 		s := grpc.NewServer()
 		api.RegisterDRAPluginServer(s, new(fakeDriver))
-		done := make(chan error, 1)
-		go func() { done <- s.Serve(l) }()
+		var serving sync.WaitGroup
+		serving.Go(func() { _ = s.Serve(l) })
 		return func() {
 			s.Stop()
-			require.NoError(t, <-done)
+			serving.Wait()
 		}
 	}
 	kill := start()

@@ -129,11 +129,11 @@ func serveAs(t *testing.T, add func(*grpc.Server)) pluginregistry.Plugin {
 	require.NoError(t, err)
 	s := grpc.NewServer()
 	add(s)
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(l) }()
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = s.Serve(l) }) // an error if it was stopped before it began
 	t.Cleanup(func() {
 		s.Stop()
-		require.NoError(t, <-done)
+		serving.Wait()
 	})
 	return pluginregistry.Plugin{Socket: socket + ".reg", Type: "DRAPlugin", Name: "gpu.vendor.example", Endpoint: socket, Versions: []string{"v1.DRAPlugin", "v1beta1.DRAPlugin"}}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,12 +33,13 @@ func TestServer_CallsPluginsAsLocalhost(t *testing.T) {
 	p := hostPlugin{newPlugin("a"), make(chan []string, 1)}
 	listener, err := net.Listen("unix", filepath.Join(dir, "gpu.sock"))
 	require.NoError(t, err)
-	server, done := grpc.NewServer(), make(chan error, 1)
+	server := grpc.NewServer()
 	api.RegisterDevicePluginServer(server, p)
-	go func() { done <- server.Serve(listener) }()
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
 	defer func() {
 		server.Stop()
-		require.NoError(t, <-done)
+		serving.Wait()
 	}()
 	require.NoError(t, register(t, dir, request("gpu.sock")))
 	require.Equal(t, []string{"localhost"}, <-p.hosts)

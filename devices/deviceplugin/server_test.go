@@ -102,11 +102,11 @@ func (p *fakePlugin) serve(t *testing.T, dir, socket string) (stop func()) {
 	require.NoError(t, err)
 	server := grpc.NewServer()
 	api.RegisterDevicePluginServer(server, p)
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(listener) }()
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) }) // an error if it was stopped before it began
 	stop = sync.OnceFunc(func() {
 		server.Stop()
-		assert.NoError(t, <-done)
+		serving.Wait()
 	})
 	t.Cleanup(stop)
 	return stop

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -66,9 +67,9 @@ func TestRun_DriversShareADirectory(t *testing.T) {
 	require.NoError(t, err)
 	dra, server := &draPlugin{answers: make(chan *registration.RegistrationStatus, 1)}, grpc.NewServer()
 	registration.RegisterRegistrationServer(server, dra)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	defer func() { server.Stop(); require.NoError(t, <-served) }()
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	defer func() { server.Stop(); serving.Wait() }()
 	csi := &csitest.Driver{Dir: filepath.Join(dir, "driver")}
 	stop, err := csi.Serve(filepath.Join(dir, "csi.sock"), filepath.Join(registry, "csi.sock"))
 	require.NoError(t, err)

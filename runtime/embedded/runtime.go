@@ -124,7 +124,7 @@ func (r *Runtime) listen() (*bufconn.Listener, error) {
 		r.Register(r.dial.server)
 		lis, server := r.dial.lis, r.dial.server
 		r.dial.served.Go(func() {
-			if err := server.Serve(lis); err != nil {
+			if err := server.Serve(lis); err != nil && !errors.Is(err, grpc.ErrServerStopped) { // that is one closed before it began
 				r.cfg.Logger.Error("embedded runtime server failed", logattr.Err(err))
 			}
 		})

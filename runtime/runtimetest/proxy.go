@@ -112,11 +112,14 @@ func (p *Proxy) server() *grpc.Server {
 	return grpc.NewServer(grpc.UnknownServiceHandler(p.handle), grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(64<<20), grpc.MaxSendMsgSize(64<<20))
 }
 
-// Serve serves on lis, which it closes, until ctx ends.
+// Serve serves on lis, which it closes, until ctx ends, and returns nil then.
 func (p *Proxy) Serve(ctx context.Context, lis net.Listener) error {
 	s := p.server()
 	defer context.AfterFunc(ctx, s.Stop)()
-	return s.Serve(lis)
+	if err := s.Serve(lis); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
 }
 
 // Conn is a connection through a Proxy. Its Unwrap keeps the capabilities of the

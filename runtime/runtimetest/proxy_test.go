@@ -265,6 +265,7 @@ func TestProxy_ServesASocket(t *testing.T) {
 	assert.Equal(t, "sublet-embedded", v.GetRuntimeName())
 	cancel()
 	assert.NoError(t, <-served)
+	assert.NoError(t, p.Serve(ctx, must(net.Listen("unix", path))), "it has ended already")
 }
 
 func TestParseRule(t *testing.T) {
