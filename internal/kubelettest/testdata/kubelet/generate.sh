@@ -7,7 +7,8 @@ here=$(realpath "$(dirname "$0")") root=$(git -C "$(dirname "$0")" rev-parse --s
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 cd "$root/internal/kubetest/apiserver"
-source=$(GOWORK=off GOFLAGS='' go list -m -f '{{.Dir}}' k8s.io/kubernetes)
+read -r source VERSION < <(GOWORK=off GOFLAGS='' go list -m -f '{{.Dir}} {{.Version}}' k8s.io/kubernetes)
+export VERSION
 cp -r --no-preserve=mode "$source"/{cmd,pkg,plugin,test,third_party} "$copy"
 sed 's,^module .*,module k8s.io/kubernetes,; /^require k8s.io\/kubernetes /d' go.mod >"$copy/go.mod"
 cp go.sum "$copy"

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Write tries random cases and writes some to a file in the directory $CASES: those with which the code under test
+// Write tries random cases and writes some to a file in the directory $CASES, for the kubelet's $VERSION: those with which the code under test
 // reaches a statement that it has not reached before, and those with something else that is new. next returns a case with
 // its result, and the traits that are to be in the table, nil to leave it out; size grows from 0 to 1, so that simple cases come first.
 func Write[C any](t *testing.T, file, about string, tries int, next func(r *rand.Rand, size float64) (c C, traits []string)) {
@@ -20,7 +20,7 @@ func Write[C any](t *testing.T, file, about string, tries int, next func(r *rand
 	for _, line := range strings.Split(strings.TrimSpace(about), "\n") {
 		fmt.Fprintf(&out, "# %s\n", strings.TrimSpace(line))
 	}
-	out.WriteString("# Written by internal/kubelettest/testdata/kubelet/generate.sh from the code of the kubelet; do not edit.\n")
+	fmt.Fprintf(&out, "# Written by internal/kubelettest/testdata/kubelet/generate.sh from the code of the kubelet %s; do not edit.\n", os.Getenv("VERSION"))
 	r, all, covered, kept := rand.New(rand.NewPCG(1, 37)), map[string]bool{}, testing.Coverage(), 0
 	for i := range tries {
 		c, traits := next(r, float64(i)/float64(tries))
