@@ -78,7 +78,7 @@ func (n MemoryEventsNotifier) Watch(ctx context.Context, notify func()) error {
 	}
 	defer f.Close() //nolint:errcheck // it is only read
 	buf := make([]byte, 4096)
-	read := func() error { // the kernel reports changes after a read alone
+	read := func() error { // the kernel reports a change once the one before has been read
 		_, err := f.ReadAt(buf, 0)
 		if err != nil && isRemoved(err) {
 			return fmt.Errorf("memory events: %w", err)
@@ -88,7 +88,7 @@ func (n MemoryEventsNotifier) Watch(ctx context.Context, notify func()) error {
 	if err := read(); err != nil {
 		return err
 	}
-	// Each change of this file sets POLLERR too. It is read before others look: what changes from then on is reported.
+	// Each change of this file sets POLLERR too. It is read before notify: what changes while that runs is reported as well.
 	return poll(ctx, f, func(bool) error {
 		err := read()
 		notify()
