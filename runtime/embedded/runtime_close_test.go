@@ -3,6 +3,8 @@ package embedded_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/sublet-dev/agent/internal/logtest"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/internal/embeddedtest"
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
@@ -91,4 +94,20 @@ func TestRuntime_CloseGivesUpAfterAFailedKill(t *testing.T) {
 		require.NoError(t, conn.Close())
 		require.NoError(t, (<-executor.processes).Signal(syscall.SIGKILL))
 	})
+}
+
+// A server that is closed before it has begun has not failed.
+func TestRuntime_CloseDuringDial(t *testing.T) {
+	var log logtest.Buffer
+	for range 1000 {
+		rt, err := embedded.New(embedded.Config{Executor: simulated.New(simulated.Config{}), Logger: logtest.NewLogger(&log, slog.LevelInfo)})
+		require.NoError(t, err)
+		var closing sync.WaitGroup
+		closing.Go(func() { assert.NoError(t, rt.Close()) })
+		if conn, err := rt.Dial(); err == nil {
+			_ = conn.Close()
+		}
+		closing.Wait()
+	}
+	require.Empty(t, log.String())
 }
