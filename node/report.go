@@ -61,6 +61,9 @@ func NewStatus(cfg StatusConfig) (*Status, error) {
 	if cfg.MaxImages == 0 {
 		cfg.MaxImages = defaultMaxImages
 	}
+	if cfg.AllocatableDevices == nil {
+		cfg.AllocatableDevices = func() corev1.ResourceList { return nil }
+	}
 	return &Status{cfg: cfg}, nil
 }
 

@@ -57,6 +57,9 @@ func TestStatus_Devices(t *testing.T) {
 	})
 	requireResources(t, "cpu=4 v.example/gpu=2 v.example/nic=0", st.Capacity)
 	requireResources(t, "cpu=3 v.example/gpu=1 v.example/nic=0", st.Allocatable)
+
+	st = statusOf(t, StatusConfig{Devices: func() corev1.ResourceList { return resourceList("v.example/gpu=2") }})
+	requireResources(t, "v.example/gpu=0", st.Allocatable)
 }
 
 func TestStatus_Runtime(t *testing.T) {
