@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
@@ -25,6 +26,8 @@ type resizeState struct {
 	pod     *corev1.Pod // as it was last synced; nil: not by this process
 	started bool        // and has not completed
 	failure string      // why it does not get on
+
+	memoryRequests map[string]resource.Quantity // of running containers by id, where the spec has others
 }
 
 // restore continues with a resize that an earlier process has recorded, by the status that it saved.

@@ -51,7 +51,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *corev1.Pod, observed runtime.Pod
 	}
 	st.inRuntime = len(observed.Sandboxes) > 0
 	s.logExits(pod, st, observed)
-	observed = s.markExclusiveCPUs(pod, observed)
+	observed = st.resize.markMemoryRequests(pod, s.markExclusiveCPUs(pod, observed))
 	report := s.report(pod, st, observed)
 	report.Blocked = st.blocked
 	status := s.cfg.Statuses.Observe(pod, report)
@@ -120,6 +120,7 @@ func (s *Syncer) restore(pod *corev1.Pod, st *podState, observed runtime.Pod) {
 	st.blocked = blockedBefore(status)
 	st.logged.restore(status, observed)
 	st.resize.restore(&status)
+	st.resize.restoreMemoryRequests(pod, &status)
 }
 
 // reportedAttempts returns the attempt of each container that was ever created, by the
@@ -259,6 +260,7 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 				errs = append(errs, failureError(name, f))
 			}
 		}
+		st.resize.forgetMemoryRequests(work, failures)
 		if err := s.lowerLimits(ctx, pod, st, work, failures); err != nil {
 			failures[""] = runtime.Failure{Reason: corev1.PodReasonError, Message: err.Error(), Err: err}
 			errs = append(errs, err)
