@@ -102,11 +102,23 @@ func (c *Config) node(k *v1beta1.KubeletConfiguration, r node.Resources) node.Co
 		MaxImages:            imageLimit(int(*k.NodeStatusMaxImages)),
 		AllowedUnsafeSysctls: k.AllowedUnsafeSysctls, ResolvConf: *k.ResolverConfig, ClusterDNS: k.ClusterDNS, ClusterDomain: k.ClusterDomain,
 	}
-	n.PodsCgroupLimits = corev1.ResourceList{} // none
+	n.PodsCgroupLimits = unenforcedLimits(r.Capacity, n.DisableCgroups)
 	if slices.Contains(k.EnforceNodeAllocatable, enforcePods) {
 		n.PodsCgroupLimits = r.PodsCgroupLimits
 	}
 	return n
+}
+
+// unenforcedLimits are those of all pods together without enforceNodeAllocatable: what the machine has, so that they
+// have the weight of all its CPUs. Without a weight they would have together that of one service of the system.
+func unenforcedLimits(capacity corev1.ResourceList, disabled bool) corev1.ResourceList {
+	limits := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if q, ok := capacity[name]; ok && !disabled {
+			limits[name] = q
+		}
+	}
+	return limits
 }
 
 // imageLimit is the number of images that are reported, of which 0 is the default here.

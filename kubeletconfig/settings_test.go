@@ -95,13 +95,16 @@ func TestSettings_NoBoundOnProcesses(t *testing.T) {
 // Each flag changes what its field decides.
 func TestSettings_ByFlag(t *testing.T) {
 	for args, check := range map[string]func(s kubeletconfig.Settings) any{
+		"-enforce-node-allocatable=none -kube-reserved=cpu=500m,memory=1Gi": func(s kubeletconfig.Settings) any {
+			l := s.Node.EffectivePodsCgroupLimits() // the weight of all CPUs, and no limit below what there is
+			return len(l) == 2 && l.Cpu().Cmp(*s.Node.Capacity.Cpu()) == 0 && l.Memory().Cmp(*s.Node.Capacity.Memory()) == 0
+		},
 		"-max-pods=7":                                       func(s kubeletconfig.Settings) any { return s.Node.MaxPods == 7 },
 		"-pods-per-core=3":                                  func(s kubeletconfig.Settings) any { return s.Node.MaxPods == 6 },
 		"-node-status-max-images=7":                         func(s kubeletconfig.Settings) any { return s.Node.MaxImages == 7 },
 		"-node-status-max-images=-1":                        func(s kubeletconfig.Settings) any { return s.Node.MaxImages == node.AllImages },
 		"-node-status-max-images=0":                         func(s kubeletconfig.Settings) any { return s.Node.MaxImages == node.NoImages },
 		"-pod-max-pids=100":                                 func(s kubeletconfig.Settings) any { return s.Node.PodPidsLimit == 100 },
-		"-enforce-node-allocatable=none":                    func(s kubeletconfig.Settings) any { return len(s.Node.EffectivePodsCgroupLimits()) == 0 },
 		"-cgroup-root=/edge":                                func(s kubeletconfig.Settings) any { return s.Node.CgroupRoot == "/edge" },
 		"-allowed-unsafe-sysctls=net.a,net.b.*":             func(s kubeletconfig.Settings) any { return len(s.Node.AllowedUnsafeSysctls) == 2 },
 		"-resolv-conf=/run/r":                               func(s kubeletconfig.Settings) any { return s.Node.ResolvConf == "/run/r" },

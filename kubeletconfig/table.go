@@ -82,7 +82,7 @@ func resourceFields() []Field {
 		honoured("cpuCFSQuotaPeriod", "cpu-cfs-quota-period", "100ms", "period of CPU limits, 1ms to 1s"),
 		honoured("kubeReserved", "kube-reserved", "", "resources kept for the agent and the runtime"),
 		honoured("systemReserved", "system-reserved", "", "resources kept for other processes of the system"),
-		honoured("enforceNodeAllocatable", "enforce-node-allocatable", "pods", "pods: the cgroup of all pods is limited; none: it is not. The cgroups of others are never changed"),
+		honoured("enforceNodeAllocatable", "enforce-node-allocatable", "pods", "pods: the cgroup of all pods is limited; none: it has what the machine has. The cgroups of others are never changed"),
 		noMeaning("systemReservedCgroup", "system-reserved-cgroup", "", "only the cgroups of pods are limited"),
 		noMeaning("kubeReservedCgroup", "kube-reserved-cgroup", "", "only the cgroups of pods are limited"),
 		honoured("evictionHard", "eviction-hard", eviction.DefaultHardThresholds, "thresholds at which pods are evicted at once"),
