@@ -1,6 +1,8 @@
 package eviction
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,5 +53,56 @@ func TestRank_AsKubelet(t *testing.T) {
 			order = append(order, candidate.Pod.Name)
 		}
 		require.Equal(t, c.Order, order)
+	})
+}
+
+// kubeletThresholds is a line of the table of thresholds.
+type kubeletThresholds struct {
+	Hard, Soft, Grace, Reclaim map[string]string
+	Transition                 int
+	Steps                      []struct {
+		At              int
+		Available       map[Signal]uint64
+		Conditions, Due []string
+	}
+}
+
+// EV-1, EV-3: thresholds are met, resolved and acted on, and conditions true, when they are with the kubelet.
+func TestThresholds_AsKubelet(t *testing.T) {
+	list := func(values map[string]string, between string) string {
+		var entries []string
+		for signal, value := range values {
+			entries = append(entries, signal+between+value)
+		}
+		return strings.Join(entries, ",")
+	}
+	kubelettest.RunCases(t, "testdata/kubelet-thresholds.jsonl", func(t *testing.T, c kubeletThresholds) {
+		thresholds, err := ParseThresholds(list(c.Hard, "<"), list(c.Soft, "<"), list(c.Grace, "="), list(c.Reclaim, "="))
+		require.NoError(t, err)
+		s := newState(withAllocatableMemory(thresholds), time.Duration(c.Transition)*time.Second)
+		start := time.Now()
+		for _, step := range c.Steps {
+			now := start.Add(time.Duration(step.At) * time.Second)
+			observed := map[Signal]observation{}
+			for signal, available := range step.Available {
+				observed[signal] = observation{Signal: signal, Available: available, Capacity: 1000, At: now}
+			}
+			due, _ := s.update(observed, now)
+			var kinds, conditions []string
+			for _, d := range due {
+				kind := " soft"
+				if d.IsHard() {
+					kind = " hard"
+				}
+				kinds = append(kinds, string(d.Signal)+kind)
+			}
+			for _, condition := range s.conditions(now) {
+				conditions = append(conditions, string(condition))
+			}
+			slices.Sort(kinds)
+			slices.Sort(conditions)
+			require.Equal(t, step.Due, kinds, "at %d s", step.At)
+			require.Equal(t, step.Conditions, conditions, "at %d s", step.At)
+		}
 	})
 }
