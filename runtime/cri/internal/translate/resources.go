@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -222,13 +223,15 @@ func (tr *Translator) hugePages(spec *corev1.Container) []*v1.HugepageLimit {
 		bySize[size] = 0
 	}
 	take := func(limits corev1.ResourceList) {
+		taken := make(map[string]uint64)
 		for name, q := range limits {
 			if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
 				if unit, err := resource.ParseQuantity(size); err == nil && (q.Sign() > 0 || slices.Contains(tr.Node.HugePageSizes, hugepages.Name(unit.Value()))) {
-					bySize[hugepages.Name(unit.Value())] = uint64(max(q.Value(), 0))
+					taken[hugepages.Name(unit.Value())] += uint64(max(q.Value(), 0)) // two names can be of one size
 				}
 			}
 		}
+		maps.Copy(bySize, taken)
 	}
 	if tr.Pod.Spec.Resources != nil {
 		take(tr.Pod.Spec.Resources.Limits)

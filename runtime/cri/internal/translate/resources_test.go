@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sublet-dev/agent/podspec"
 )
@@ -211,4 +212,19 @@ func TestTranslator_SingleProcessOOMKill(t *testing.T) {
 	assert.Equal(t, "1", tr.Resources(spec).GetUnified()["memory.oom.group"])
 	tr.Node.SingleProcessOOMKill = true
 	assert.NotContains(t, tr.Resources(spec).GetUnified(), "memory.oom.group")
+}
+
+// Limits on huge pages of one size under two names count together, and those of the container, of whatever name, replace
+// those of the pod.
+func TestTranslator_HugePagesOfTwoNames(t *testing.T) {
+	limits := corev1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi"), "hugepages-2048Ki": resource.MustParse("8Mi")}
+	want := []*v1.HugepageLimit{{PageSize: "2MB", Limit: 12 << 20}}
+	for range 20 { // the order of a map is random
+		tr := bare(func(_ *corev1.Pod, ct *corev1.Container) { ct.Resources = resources(nil, limits) })
+		assert.Equal(t, want, tr.Resources(&tr.Pod.Spec.Containers[0]).GetHugepageLimits())
+		tr = bare(func(p *corev1.Pod, _ *corev1.Container) { p.Spec.Resources = new(resources(nil, limits)) })
+		assert.Equal(t, want, tr.Resources(&tr.Pod.Spec.Containers[0]).GetHugepageLimits())
+		tr.Pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"hugepages-2048Ki": resource.MustParse("2Mi")}
+		assert.Equal(t, uint64(2<<20), tr.Resources(&tr.Pod.Spec.Containers[0]).GetHugepageLimits()[0].GetLimit())
+	}
 }
