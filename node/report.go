@@ -150,7 +150,7 @@ func containerImages(images []runtime.Image, limit int) []corev1.ContainerImage 
 		return out
 	}
 	images = slices.DeleteFunc(slices.Clone(images), func(i runtime.Image) bool { return len(i.Digests)+len(i.Tags) == 0 }) // the API requires a name
-	slices.SortFunc(images, func(a, b runtime.Image) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(images, func(a, b runtime.Image) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(b.ID, a.ID)) })
 	if limit >= 0 && len(images) > limit {
 		images = images[:limit]
 	}

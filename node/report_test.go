@@ -99,6 +99,11 @@ func TestStatus_ImagesAreTheLargest(t *testing.T) {
 	assert.Equal(t, []string{"digest59", "tag59"}, got[2].Names)
 	assert.Equal(t, "0", images[0].ID, "the list is the caller's")
 
+	images = append(images, runtime.Image{ID: "9", Bytes: 59, Tags: []string{"last"}}, runtime.Image{ID: "58", Bytes: 59, Tags: []string{"between"}})
+	assert.Equal(t, "last", statusOf(t, cfg).Images[2].Names[0], "of one size, the highest id first, as with a kubelet")
+	assert.Equal(t, "digest59", statusOf(t, cfg).Images[3].Names[0])
+	images = images[:len(images)-2]
+
 	cfg.MaxImages = 2
 	assert.Len(t, statusOf(t, cfg).Images, 2)
 	cfg.MaxImages = AllImages
