@@ -26,6 +26,11 @@ var ErrNetworkNotReady = errors.New("network is not ready")
 func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState, work bool) (opts runtime.RunOptions, reason string, err error) {
 	if s.cfg.NetworkReady != nil && !pod.Spec.HostNetwork {
 		if err := s.cfg.NetworkReady(); err != nil {
+			if st.inRuntime { // it runs, and what it requests counts for the cgroups above those of pods
+				if reason, err := s.setUp(ctx, pod, st, &opts); err != nil {
+					return opts, reason, err
+				}
+			}
 			return opts, reasonNetwork, fmt.Errorf("%w: %w", ErrNetworkNotReady, err)
 		}
 	}

@@ -103,6 +103,15 @@ func TestSync_WaitsForNetworkUnlessHostNetwork(t *testing.T) {
 	_, err := s.Sync(t.Context(), newTestPod(), runtime.Pod{})
 	require.ErrorIs(t, err, podsync.ErrNetworkNotReady)
 	require.NotContains(t, n.trace, "apply")
+	require.NotContains(t, n.trace, "cgroup")
+	_, err = s.Sync(t.Context(), newTestPod(), runningPod(0))
+	require.ErrorIs(t, err, podsync.ErrNetworkNotReady)
+	require.NotContains(t, n.trace, "apply")
+	require.Contains(t, n.trace, "cgroup", "one that runs already has its part of what all pods have")
+	n.fail = map[string]error{"cgroup": errors.New("read-only")}
+	_, err = s.Sync(t.Context(), newTestPod(), runningPod(0))
+	require.EqualError(t, err, "create cgroup: read-only")
+	n.fail = nil
 	p := newTestPod()
 	p.Spec.HostNetwork = true
 	_, err = s.Sync(t.Context(), p, runtime.Pod{})
