@@ -82,14 +82,18 @@ func (p *PodManager) isActive(pod *corev1.Pod) bool {
 	return !podspec.IsTerminalPhase(status.Phase)
 }
 
-// admit calls the admitters. Pods that have ended are removed from activePods only
-// if the pod would be rejected with them.
+// admit calls the admitters. Pods that have ended are removed from activePods, and those that
+// have shrunk are updated there, only if the pod would be rejected with them.
 func (p *PodManager) admit(pod *corev1.Pod) podspec.AdmitResult {
 	v := p.runAdmitters(pod, p.activePods.pods)
 	if v.Admitted {
 		return v
 	}
-	if p.updateExpected(); !p.activePods.keep(p.isActive) {
+	p.updateExpected()
+	ended := p.activePods.keep(p.isActive)
+	if p.updateShrinking() {
+		p.resizesRetriedAt = time.Time{} // Revisit tries those of other pods
+	} else if !ended {
 		return v
 	}
 	return p.runAdmitters(pod, p.activePods.pods)

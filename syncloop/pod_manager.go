@@ -198,6 +198,7 @@ type PodManager struct {
 	// pendingResizes are pods with resources that the node lacks; desired has them with
 	// the resources that were allocated.
 	pendingResizes   map[types.UID]*corev1.Pod
+	shrinking        map[types.UID]struct{} // those of activePods that have more than they request; see putActive
 	resizesRetriedAt time.Time
 	preemptors       []types.UID // pods that wait because of a preemption, in order of arrival
 
@@ -213,7 +214,7 @@ func NewPodManager(cfg PodManagerConfig) (*PodManager, error) {
 		return nil, err
 	}
 	return &PodManager{
-		cfg: cfg, removed: map[types.UID]time.Time{}, pendingResizes: map[types.UID]*corev1.Pod{},
+		cfg: cfg, removed: map[types.UID]time.Time{}, pendingResizes: map[types.UID]*corev1.Pod{}, shrinking: map[types.UID]struct{}{},
 		desired: map[types.UID]*desiredPod{}, reservedUIDs: map[types.UID]struct{}{}, retries: map[types.UID]*retry{},
 	}, nil
 }
@@ -375,7 +376,7 @@ func (p *PodManager) change(op podsource.Op, pod *corev1.Pod, now time.Time) {
 		u.Type = podworkers.PodReconcile
 	}
 	if _, ok := p.activePods.pos[pod.UID]; ok {
-		p.activePods.put(pod)
+		p.putActive(pod)
 	}
 	p.cfg.Workers.Update(u)
 }

@@ -90,8 +90,8 @@ func (p *PodManager) waiting(evicted bool, due func(*retry) bool) []*corev1.Pod 
 }
 
 // Revisit retries rejected and evicted pods that are due. The retry of a finished pod
-// that was evicted is postponed; other finished pods have freed resources, so that all
-// rejected pods and deferred resizes are retried. Resizes are also retried once per
+// that was evicted is postponed; other finished pods, and those whose resize to less is done, have
+// freed resources, so that all rejected pods and deferred resizes are retried. Resizes are also retried once per
 // resizeRetryPeriod, because the result of an admitter can depend on other things. It returns
 // the earliest time at which a pod that waits must be checked again without such a reason.
 func (p *PodManager) Revisit(finished []types.UID) (retryAt time.Time) {
@@ -104,10 +104,11 @@ func (p *PodManager) Revisit(finished []types.UID) (retryAt time.Time) {
 	for _, pod := range p.waiting(false, due) {
 		p.retryRejected(pod, now, true)
 	}
-	if len(finished) > 0 {
+	freed := p.updateShrinking() || len(finished) > 0
+	if freed {
 		p.retryAllRejected(now)
 	}
-	if len(finished) > 0 || now.Sub(p.resizesRetriedAt) >= resizeRetryPeriod {
+	if freed || now.Sub(p.resizesRetriedAt) >= resizeRetryPeriod {
 		p.retryResizes(now)
 	}
 	evicted := p.waiting(true, due)
@@ -133,6 +134,9 @@ func (p *PodManager) nextRetry(now time.Time) (at time.Time) {
 	}
 	if len(p.pendingResizes) > 0 {
 		earliest(p.resizesRetriedAt.Add(resizeRetryPeriod))
+		if len(p.shrinking) > 0 {
+			earliest(now)
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

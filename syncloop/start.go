@@ -64,7 +64,7 @@ func (p *PodManager) start(pod *corev1.Pod, now time.Time) {
 		p.create(u)
 		return
 	}
-	p.activePods.put(u.Pod)
+	p.putActive(u.Pod)
 	p.cfg.Workers.Update(u)
 }
 
