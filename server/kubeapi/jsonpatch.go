@@ -40,16 +40,42 @@ func (op operation) apply(doc any, copyable *int) (any, error) {
 	case "add":
 		return add(doc, to, value)
 	case "replace":
-		if doc, err = remove(doc, to); err != nil {
-			return nil, err
-		}
-		return add(doc, to, value)
+		return replace(doc, to, value)
 	}
 	found, err := lookup(doc, to)
+	if err != nil && value == nil && isMissing(doc, to) {
+		return doc, nil
+	}
 	if err != nil || !reflect.DeepEqual(found, value) {
-		return nil, patchTestError{*op.Path}
+		return nil, fmt.Errorf("testing value %s failed", *op.Path)
 	}
 	return doc, nil
+}
+
+// isMissing reports whether only the last part of a path is missing, in an object. As in an API server, not as in the
+// RFC, it can be replaced, and is null in a test.
+func isMissing(doc any, path []string) bool {
+	if len(path) == 0 {
+		return false
+	}
+	parent, err := lookup(doc, path[:len(path)-1])
+	object, ok := parent.(map[string]any)
+	if err != nil || !ok {
+		return false
+	}
+	_, exists := object[path[len(path)-1]]
+	return !exists
+}
+
+// replace replaces a value.
+func replace(doc any, path []string, value any) (any, error) {
+	if !isMissing(doc, path) {
+		var err error
+		if doc, err = remove(doc, path); err != nil {
+			return nil, err
+		}
+	}
+	return add(doc, path, value)
 }
 
 // transfer moves or copies a value.

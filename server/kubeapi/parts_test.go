@@ -43,7 +43,12 @@ func TestJSONPatch_RFC6902(t *testing.T) {
 		"parent is missing":       {`{"foo":"bar"}`, `[{"op":"add","path":"/baz/bat","value":"qux"}]`, "", `there is no "baz"`},
 		"parent is a value":       {`{"foo":"bar"}`, `[{"op":"add","path":"/foo/bat","value":"qux"}]`, "", "neither an object nor a list"},
 		"remove nothing":          {`{}`, `[{"op":"remove","path":"/a"}]`, "", `there is no "a"`},
-		"replace nothing":         {`{}`, `[{"op":"replace","path":"/a","value":1}]`, "", `there is no "a"`},
+		"replace nothing":         {`{}`, `[{"op":"replace","path":"/a","value":1}]`, `{"a":1}`, ""}, // as an API server, unlike the RFC
+		"replace below nothing":   {`{}`, `[{"op":"replace","path":"/a/b","value":1}]`, "", `there is no "a"`},
+		"replace past the end":    {`{"a":[1]}`, `[{"op":"replace","path":"/a/1","value":1}]`, "", "index"},
+		"test that it is missing": {`{"a":{}}`, `[{"op":"test","path":"/a/b","value":null}]`, `{"a":{}}`, ""},
+		"test null":               {`{"a":1}`, `[{"op":"test","path":"/a","value":null}]`, "", "testing value /a failed"},
+		"other capitals":          {`{}`, `[{"OP":"add","path":"/a","value":1}]`, "", `op "" is not known`},
 		"index past the end":      {`{"a":[1]}`, `[{"op":"add","path":"/a/2","value":1}]`, "", "index"},
 		"index with a zero":       {`{"a":[1,2]}`, `[{"op":"remove","path":"/a/01"}]`, "", "index"},
 		"negative index":          {`{"a":[1,2]}`, `[{"op":"remove","path":"/a/-1"}]`, "", "index"},
@@ -72,7 +77,7 @@ func TestJSONPatch_RFC6902(t *testing.T) {
 		many = append(many, `,{"op":"test","path":"","value":{}}`...)
 	}
 	_, err := jsonPatch([]byte(`{}`), append(many, ']'))
-	require.ErrorContains(t, err, "10001 operations")
+	require.ErrorContains(t, err, "10000 operations")
 	doubling := []byte(`[{"op":"add","path":"/a","value":"` + strings.Repeat("a", 1000) + `"}`)
 	for i := range 30 {
 		doubling = fmt.Appendf(doubling, `,{"op":"copy","from":"","path":"/a%d"}`, i)

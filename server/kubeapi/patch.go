@@ -41,8 +41,11 @@ func patcher(contentType string, patch []byte) (func(*corev1.Pod) ([]byte, error
 			return nil, apierrors.NewInternalError(err)
 		}
 		patched, err := apply(original)
-		if failed, ok := errors.AsType[patchTestError](err); ok {
+		if failed, ok := errors.AsType[operationError](err); ok {
 			return nil, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "%s", failed.Error())
+		}
+		if errors.Is(err, errTooManyOperations) {
+			return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 		}
 		if err != nil {
 			return nil, apierrors.NewBadRequest("apply the patch: " + err.Error())
@@ -112,27 +115,29 @@ type operation struct {
 	Value json.RawMessage `json:"value"`
 }
 
-// patchTestError is a test of a patch that has failed.
-type patchTestError struct{ path string }
+// operationError is an operation of a patch that has failed, such as a test.
+type operationError string
 
 // Error implements error.
-func (e patchTestError) Error() string { return fmt.Sprintf("testing value %s failed", e.path) }
+func (e operationError) Error() string { return string(e) }
+
+var errTooManyOperations = fmt.Errorf("a JSON patch may have %d operations", maxOperations)
 
 // jsonPatch applies a JSON patch, RFC 6902.
 func jsonPatch(original, patch []byte) ([]byte, error) {
 	var doc any
 	var operations []operation
-	if err := errors.Join(decode(original, &doc), json.Unmarshal(patch, &operations)); err != nil {
+	if err := errors.Join(decode(original, &doc), strictjson.UnmarshalCaseSensitivePreserveInts(patch, &operations)); err != nil {
 		return nil, err
 	}
 	if len(operations) > maxOperations {
-		return nil, fmt.Errorf("the patch has %d operations, and %d are allowed", len(operations), maxOperations)
+		return nil, errTooManyOperations
 	}
 	copyable := maxCopied
 	for i, op := range operations {
 		var err error
 		if doc, err = op.apply(doc, &copyable); err != nil {
-			return nil, fmt.Errorf("operation %d: %w", i, err)
+			return nil, operationError(fmt.Sprintf("operation %d: %v", i, err))
 		}
 	}
 	return json.Marshal(doc)
