@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	strictjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
@@ -46,6 +48,9 @@ func (r *request) body(into message) ([]byte, error) {
 		return b, nil
 	case mediaType == "application/yaml":
 		if err = podspec.CheckAliases(b, maxYAML); err == nil {
+			if _, twice := yaml.YAMLToJSONStrict(b); twice != nil {
+				r.strict = append(r.strict, twice)
+			}
 			b, err = yaml.YAMLToJSON(b)
 		}
 	case mediaType == protobufType:
@@ -92,7 +97,7 @@ func protobufToJSON(b []byte, into message) ([]byte, error) {
 func (r *request) decodePod(b []byte) (*corev1.Pod, error) {
 	var kind metav1.TypeMeta
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(b, &kind); err != nil {
-		return nil, apierrors.NewBadRequest("decode the object: " + err.Error())
+		return nil, errDecode(r, err)
 	}
 	if kind.Kind != "" && kind.Kind != "Pod" || kind.APIVersion != "" && kind.APIVersion != "v1" {
 		return nil, apierrors.NewBadRequest("the object is a " + kind.APIVersion + " " + kind.Kind + ", and a v1 Pod is expected")
@@ -100,19 +105,22 @@ func (r *request) decodePod(b []byte) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	strict, err := strictjson.UnmarshalStrict(b, pod)
 	if err != nil {
-		return nil, apierrors.NewBadRequest("decode the pod: " + err.Error())
+		return nil, errDecode(r, err)
 	}
-	return pod, r.handleStrict(strict)
+	return pod, r.handleStrict(append(r.strict, strict...))
+}
+
+// errDecode is the error for what is no pod. A patch that could be applied to one is well-formed, but not valid.
+func errDecode(r *request, err error) error {
+	if r.Method == http.MethodPatch {
+		return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), field.OmitValueType{}, err.Error())})
+	}
+	return apierrors.NewBadRequest("decode the pod: " + err.Error())
 }
 
 // handleStrict applies the query parameter fieldValidation.
 func (r *request) handleStrict(found []error) error {
 	level := r.query.Get("fieldValidation")
-	switch level {
-	case "", metav1.FieldValidationIgnore, metav1.FieldValidationWarn, metav1.FieldValidationStrict:
-	default:
-		return status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "fieldValidation: Unsupported value: %q", level)
-	}
 	if len(found) == 0 || level == metav1.FieldValidationIgnore {
 		return nil
 	}
@@ -127,14 +135,4 @@ func (r *request) handleStrict(found []error) error {
 		r.w.Header().Add("Warning", `299 - "`+strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", " ").Replace(text)+`"`)
 	}
 	return nil
-}
-
-// dryRun reports whether nothing is to be changed.
-func (r *request) dryRun(values []string) (bool, error) {
-	for _, v := range values {
-		if v != metav1.DryRunAll {
-			return false, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "dryRun: Unsupported value: %q: supported values: %q", v, metav1.DryRunAll)
-		}
-	}
-	return len(values) > 0, nil
 }

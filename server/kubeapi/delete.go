@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 
 	"github.com/sublet-dev/agent/podspec"
 )
@@ -34,8 +34,11 @@ func (a *API) delete(r *request) error {
 	return r.respondObject(http.StatusOK, deleted)
 }
 
-// deleteAll deletes the pods that the selectors choose.
+// deleteAll deletes the pods that the selectors choose, and returns them as they were.
 func (a *API) deleteAll(r *request) error {
+	if r.path.namespace == "" { // which an API server does not have either
+		return errMethod(r)
+	}
 	as, err := r.form() // before a pod is deleted
 	if err != nil {
 		return err
@@ -44,7 +47,14 @@ func (a *API) deleteAll(r *request) error {
 	if err != nil {
 		return err
 	}
-	sel, err := r.selector()
+	which, err := r.listOptions(false)
+	if err != nil {
+		return err
+	}
+	if which.Continue != "" {
+		return errContinue()
+	}
+	sel, err := r.selector(which)
 	if err != nil {
 		return err
 	}
@@ -57,13 +67,13 @@ func (a *API) deleteAll(r *request) error {
 		if !sel.matches(o) {
 			continue
 		}
-		d, err := a.deletePod(r, o, opts)
-		if err != nil && !apierrors.IsNotFound(err) {
+		if which.Limit > 0 && int64(len(deleted)) == which.Limit {
+			break
+		}
+		if _, err := a.deletePod(r, o, opts); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
-		if d != nil {
-			deleted = append(deleted, d)
-		}
+		deleted = append(deleted, o)
 	}
 	return r.respondList(as, deleted, version)
 }
@@ -75,31 +85,28 @@ func (r *request) deleteOptions() (metav1.DeleteOptions, error) {
 	if err != nil {
 		return opts, err
 	}
+	if err := r.decodeOptions(&opts); err != nil {
+		return opts, err
+	}
+	dryRun := opts.DryRun
 	if len(body) > 0 {
 		if err := json.Unmarshal(body, &opts); err != nil {
 			return opts, apierrors.NewBadRequest("decode DeleteOptions: " + err.Error())
 		}
-	}
-	if text := r.query.Get("gracePeriodSeconds"); text != "" && opts.GracePeriodSeconds == nil {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return opts, apierrors.NewBadRequest("gracePeriodSeconds: invalid value " + strconv.Quote(text))
+		if opts.Kind != "" && opts.Kind != "DeleteOptions" {
+			return opts, apierrors.NewBadRequest("the object is a " + opts.Kind + ", and DeleteOptions are expected")
 		}
-		opts.GracePeriodSeconds = &n
+		opts.DryRun = append(opts.DryRun, dryRun...)
 	}
-	opts.DryRun = append(opts.DryRun, r.query["dryRun"]...)
 	if opts.GracePeriodSeconds != nil && *opts.GracePeriodSeconds < 0 {
-		return opts, apierrors.NewBadRequest("gracePeriodSeconds must not be negative")
+		*opts.GracePeriodSeconds = 1 // as an API server has it
 	}
-	return opts, nil
+	return opts, checkOptions(&opts, metavalidation.ValidateDeleteOptions)
 }
 
 // deletePod deletes a pod that clients see, and returns it as it is then.
 func (a *API) deletePod(r *request, o object, opts metav1.DeleteOptions) (object, error) {
-	dryRun, err := r.dryRun(opts.DryRun)
-	if err != nil {
-		return nil, err
-	}
+	dryRun := len(opts.DryRun) > 0
 	visible, ok := o.(*corev1.Pod)
 	if !ok {
 		return nil, errMethod(r)
@@ -184,9 +191,11 @@ func terminated(pod *corev1.Pod, grace *int64) *corev1.Pod {
 	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds <= period {
 		return deleted
 	}
+	if pod.DeletionTimestamp == nil {
+		deleted.Generation++
+	}
 	deleted.DeletionTimestamp = &metav1.Time{Time: time.Now().UTC().Add(time.Duration(period) * time.Second).Truncate(seconds)}
 	deleted.DeletionGracePeriodSeconds = &period
-	deleted.Generation++
 	return deleted
 }
 

@@ -26,13 +26,22 @@ func TestDelete_PreconditionsAndOptions(t *testing.T) {
 		assert.True(t, apierrors.IsConflict(err), "%s: %v", name, err)
 		assert.ErrorContains(t, err, "Precondition failed", name)
 	}
-	for query, body := range map[string]string{"?gracePeriodSeconds=x": "", "?gracePeriodSeconds=-1": "", "": "{", "?x=y": `{"gracePeriodSeconds":-1}`} {
+	for query, body := range map[string]string{"?gracePeriodSeconds=x": "", "?gracePeriodSeconds=": "", "": "{", "?x=y": `{"kind":"Pod","apiVersion":"v1"}`} {
 		assert.Equal(t, http.StatusBadRequest, e.do("DELETE", pods+"/a"+query, body).code, query+body)
 	}
 	assert.True(t, apierrors.IsNotFound(client.Delete(t.Context(), "none", metav1.DeleteOptions{})))
 	require.NoError(t, client.Delete(t.Context(), "a", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &created.UID}}))
 	e.create("b")
-	assert.Contains(t, e.do("DELETE", pods+"/b?gracePeriodSeconds=5", "").body, `"deletionGracePeriodSeconds":5`)
+	for query, grace := range map[string]string{"?gracePeriodSeconds=5": "5", "?gracePeriodSeconds=-1": "1"} {
+		assert.Contains(t, e.do("DELETE", pods+"/b"+query+"&dryRun=All", "").body, `"deletionGracePeriodSeconds":`+grace, query)
+	}
+	// A second deletion can shorten the time, and is not another generation.
+	for _, grace := range []string{"5", "7", "3"} {
+		assert.Contains(t, e.do("DELETE", pods+"/b?gracePeriodSeconds="+grace, "").body, `"generation":2`, grace)
+	}
+	pod, err := client.Get(t.Context(), "b", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, int64(3), *pod.DeletionGracePeriodSeconds)
 }
 
 // The form of the answer is known before a pod is deleted.
@@ -49,7 +58,10 @@ func TestDelete_CollectionInOtherForms(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(res.body), &list))
 	assert.Equal(t, "PartialObjectMetadataList", list.Kind)
 	require.Len(t, list.Items, 1)
-	assert.NotNil(t, list.Items[0].DeletionTimestamp)
+	assert.Nil(t, list.Items[0].DeletionTimestamp, "the pods are returned as they were")
+	pod, err = e.client.CoreV1().Pods("shop").Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.NotNil(t, pod.DeletionTimestamp)
 	assert.NotContains(t, res.body, `"spec"`)
 }
 
@@ -65,6 +77,26 @@ func TestDelete_Collection(t *testing.T) {
 		assert.Equal(t, deleted, pod.DeletionTimestamp != nil, name)
 	}
 	assert.Error(t, client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "a in b"}))
+}
+
+// SV-12: no more is deleted than was asked for.
+func TestDelete_CollectionIsBounded(t *testing.T) {
+	e := newEnv(t, nil)
+	client := e.client.CoreV1().Pods("shop")
+	for _, name := range []string{"a", "b", "c"} {
+		e.create(name)
+	}
+	for path, code := range map[string]int{
+		"/api/v1/pods": http.StatusMethodNotAllowed, pods + "?continue=abc": http.StatusGone, pods + "?limit=x": http.StatusBadRequest,
+		pods + "?resourceVersionMatch=Exact": http.StatusUnprocessableEntity, pods + "?propagationPolicy=x": http.StatusUnprocessableEntity, pods + "?limit=2": http.StatusOK,
+	} {
+		assert.Equal(t, code, e.do("DELETE", path, "").code, path)
+	}
+	for name, deleted := range map[string]bool{"a": true, "b": true, "c": false} {
+		pod, err := client.Get(t.Context(), name, metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, deleted, pod.DeletionTimestamp != nil, name)
+	}
 }
 
 // SV-10

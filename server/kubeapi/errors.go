@@ -53,9 +53,9 @@ func errExpired(format string, args ...any) error {
 	return status(http.StatusGone, metav1.StatusReasonExpired, format, args...)
 }
 
-// errOption is the error for an option of a list or a watch that is not valid.
-func errOption(name, why string) error {
-	return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", field.ErrorList{field.Forbidden(field.NewPath(name), name+" "+why)})
+// errContinue is the error for a token of which there are none: lists are complete.
+func errContinue() error {
+	return errExpired("the continue token is not one of this server: list again without it")
 }
 
 // errTooLargeVersion is the error for a version that there is not yet. Clients list again
@@ -66,8 +66,11 @@ func errTooLargeVersion(want, version uint64) error {
 	return err
 }
 
-// errInvalid is the error for a pod with fields that are not valid.
+// errInvalid is the error for a pod with fields that are not valid, or nil.
 func errInvalid(pod string, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
 	return apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, pod, errs)
 }
 

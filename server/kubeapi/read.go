@@ -43,10 +43,14 @@ func (a *API) requested(r *request) (object, error) {
 // list responds with the objects that the selectors choose. It returns all at once: limit
 // is an upper bound that a server may exceed if it sends no continue token.
 func (a *API) list(r *request) error {
-	if r.query.Get("continue") != "" {
-		return errExpired("the continue token is not one of this server: list again without it")
+	opts, err := r.listOptions(false)
+	if err != nil {
+		return err
 	}
-	sel, err := r.selector()
+	if opts.Continue != "" {
+		return errContinue()
+	}
+	sel, err := r.selector(opts)
 	if err != nil {
 		return err
 	}
@@ -54,10 +58,11 @@ func (a *API) list(r *request) error {
 	if err != nil {
 		return err
 	}
-	want, exact, err := r.listVersion()
+	want, err := parseVersion(opts.ResourceVersion) // 0: any
 	if err != nil {
 		return err
 	}
+	exact := opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact // else that one or a later one
 	if err := a.refreshNow(r.Context(), r.resource); err != nil {
 		return err
 	}
@@ -77,29 +82,6 @@ func (a *API) list(r *request) error {
 		}
 	}
 	return r.respondList(as, chosen, version)
-}
-
-// listVersion returns the resource version that a list has to have: that one if exact, or one
-// that is not older; 0: any.
-func (r *request) listVersion() (version uint64, exact bool, err error) {
-	text, match := r.query.Get("resourceVersion"), metav1.ResourceVersionMatch(r.query.Get("resourceVersionMatch"))
-	if r.query.Has("sendInitialEvents") {
-		return 0, false, errOption("sendInitialEvents", "is forbidden for list")
-	}
-	if version, err = parseVersion(text); err != nil {
-		return 0, false, err
-	}
-	exact = match == metav1.ResourceVersionMatchExact
-	switch {
-	case match == "":
-	case text == "":
-		return 0, false, errOption("resourceVersionMatch", "is forbidden unless resourceVersion is provided")
-	case !exact && match != metav1.ResourceVersionMatchNotOlderThan:
-		return 0, false, errOption("resourceVersionMatch", "must be Exact or NotOlderThan")
-	case exact && version == 0:
-		return 0, false, errOption("resourceVersionMatch", "must not be Exact for resourceVersion 0")
-	}
-	return version, exact, nil
 }
 
 // parseVersion parses the resource version of a list or a watch; "" is 0.

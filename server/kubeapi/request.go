@@ -64,6 +64,7 @@ type request struct {
 	query    url.Values
 	path     path
 	resource *resource
+	strict   []error // what the conversion of the body to JSON has found, for fieldValidation
 }
 
 func newRequest(r *server.KubeRequest, w http.ResponseWriter) *request {
@@ -195,6 +196,15 @@ func (r *request) form() (form, error) {
 	return asObject, errNotAcceptable()
 }
 
+// isPretty reports whether people read the response.
+func (r *request) isPretty() bool {
+	if r.query.Has("pretty") {
+		return r.isTrue("pretty")
+	}
+	agent := r.UserAgent()
+	return slices.ContainsFunc([]string{"curl", "Wget", "Mozilla/5.0"}, func(reader string) bool { return strings.HasPrefix(agent, reader) })
+}
+
 // respond sends v as JSON.
 func (r *request) respond(code int, v any) error {
 	return r.respondAs("application/json", code, v)
@@ -206,7 +216,7 @@ func (r *request) respondAs(mediaType string, code int, v any) error {
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if r.isTrue("pretty") {
+	if r.isPretty() {
 		b = indent(b)
 	}
 	r.w.Header().Set("Content-Type", mediaType)

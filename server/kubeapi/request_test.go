@@ -1,6 +1,7 @@
 package kubeapi
 
 import (
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -144,14 +145,19 @@ func TestRequest_Watch(t *testing.T) {
 		{"resourceVersion=x", 0, false, "resourceVersion: invalid value"},
 		{initial, 0, false, ""},
 		{initial + "&allowWatchBookmarks=true", 0, true, ""},
-		{"sendInitialEvents=true", 0, false, "sendInitialEvents needs"},
+		{"sendInitialEvents=true", 0, false, "sendInitialEvents requires"},
 		{"sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=7", 7, false, ""},
-		{"sendInitialEvents=true&resourceVersionMatch=Exact&resourceVersion=7", 0, false, "sendInitialEvents needs"},
+		{"sendInitialEvents=true&resourceVersionMatch=Exact&resourceVersion=7", 0, false, "sendInitialEvents requires"},
 		{initial + "&resourceVersion=x", 0, false, "resourceVersion: invalid value"},
 		{"resourceVersionMatch=NotOlderThan&resourceVersion=7", 0, false, "resourceVersionMatch is forbidden for watch"},
 	} {
 		r, _ := testRequest(http.MethodGet, "/api/v1/pods?"+c.query)
-		after, initial, err := r.watchStart()
+		opts, err := r.listOptions(true)
+		var after *uint64
+		var initial bool
+		if err == nil {
+			after, initial, err = watchStart(opts)
+		}
 		if c.err != "" {
 			require.ErrorContains(t, err, c.err)
 			continue
@@ -164,10 +170,11 @@ func TestRequest_Watch(t *testing.T) {
 			assert.Equal(t, c.after, *after)
 		}
 	}
-	for query, want := range map[string]time.Duration{"timeoutSeconds=5": 5 * time.Second, "timeoutSeconds=0": 0, "": 0} {
+	for query, want := range map[string]time.Duration{"timeoutSeconds=5": 5 * time.Second, "timeoutSeconds=0": 0, "": 0, "timeoutSeconds=-1": -time.Second, "timeoutSeconds=99999999999999": math.MaxInt32 * time.Second} {
 		r, _ := testRequest(http.MethodGet, "/api/v1/pods?"+query)
-		got, err := r.watchTimeout()
+		opts, err := r.listOptions(true)
 		require.NoError(t, err)
+		got := watchTimeout(opts.TimeoutSeconds)
 		if want == 0 {
 			assert.GreaterOrEqual(t, got, minWatchTime)
 			assert.Less(t, got, 2*minWatchTime)
@@ -175,9 +182,6 @@ func TestRequest_Watch(t *testing.T) {
 			assert.Equal(t, want, got)
 		}
 	}
-	r, _ := testRequest(http.MethodGet, "/api/v1/pods?timeoutSeconds=-1")
-	_, err := r.watchTimeout()
-	require.True(t, apierrors.IsBadRequest(err))
 }
 
 // A rate is over a time in which the container ran, and not too long ago.

@@ -55,7 +55,7 @@ func (a *API) allResources() []*resource {
 		all = append(all, &resource{
 			version: "v1", name: "nodes", singular: "node", kind: "Node", shortNames: []string{"no"}, verbs: read,
 			subresources: []subresource{{proxy, "NodeProxyOptions", []string{"create", "get"}}},
-			collection:   a.node, refresh: a.refreshNode, fields: clusterFields, table: nodeTable(),
+			collection:   a.node, refresh: a.refreshNode, fields: nodeFields, table: nodeTable(),
 		}, a.leaseResource())
 	}
 	if a.cfg.Events != nil {

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -19,14 +20,13 @@ type selector struct {
 }
 
 // selector returns that of a request. A field that the resource does not have is an error.
-func (r *request) selector() (selector, error) {
-	s := selector{namespace: r.path.namespace, name: r.path.name, fieldsOf: r.resource.fields}
-	var err error
-	if s.labels, err = labels.Parse(r.query.Get("labelSelector")); err != nil {
-		return s, apierrors.NewBadRequest("labelSelector: " + err.Error())
+func (r *request) selector(opts *internalversion.ListOptions) (selector, error) {
+	s := selector{namespace: r.path.namespace, name: r.path.name, labels: opts.LabelSelector, fields: opts.FieldSelector, fieldsOf: r.resource.fields}
+	if s.labels == nil {
+		s.labels = labels.Everything()
 	}
-	if s.fields, err = fields.ParseSelector(r.query.Get("fieldSelector")); err != nil {
-		return s, apierrors.NewBadRequest("fieldSelector: " + err.Error())
+	if s.fields == nil {
+		s.fields = fields.Everything()
 	}
 	known := r.resource.fields(nil)
 	for _, requirement := range s.fields.Requirements() {
@@ -63,6 +63,13 @@ func clusterFields(o object) fields.Set {
 	return fields.Set{"metadata.name": o.GetName()}
 }
 
+func nodeFields(o object) fields.Set {
+	set := clusterFields(o)
+	n, ok := o.(*corev1.Node)
+	set["spec.unschedulable"] = strconv.FormatBool(ok && n.Spec.Unschedulable)
+	return set
+}
+
 func namespacedFields(o object) fields.Set {
 	set := clusterFields(o)
 	set["metadata.namespace"] = ""
@@ -83,11 +90,15 @@ func podFields(o object) fields.Set {
 	if !ok {
 		pod, o = &corev1.Pod{}, nil
 	}
-	set := namespacedFields(o)
+	set, ip := namespacedFields(o), ""
+	if len(pod.Status.PodIPs) > 0 {
+		ip = pod.Status.PodIPs[0].IP
+	}
 	maps.Copy(set, map[string]string{
 		"spec.nodeName": pod.Spec.NodeName, "spec.restartPolicy": string(pod.Spec.RestartPolicy), "spec.schedulerName": pod.Spec.SchedulerName,
 		"spec.serviceAccountName": pod.Spec.ServiceAccountName, "spec.hostNetwork": strconv.FormatBool(pod.Spec.HostNetwork),
-		"status.phase": string(pod.Status.Phase), "status.podIP": pod.Status.PodIP, "status.nominatedNodeName": pod.Status.NominatedNodeName,
+		"status.phase": string(pod.Status.Phase), "status.podIP": ip, "status.podIPs": "", // known, and of no pod: as in an API server
+		"status.nominatedNodeName": pod.Status.NominatedNodeName,
 	})
 	return set
 }

@@ -12,23 +12,24 @@ import (
 
 func sameSpec(a, b *corev1.PodSpec) bool { return equality.Semantic.DeepEqual(a, b) }
 
-// checkSpecChange returns an error if a pod changes in more than an API server allows: the
+// checkSpecChange returns errors if a pod changes in more than an API server allows: the
 // images, an earlier deadline and more tolerations; by subresource, further ephemeral containers or
 // another amount of CPU and memory.
-func checkSpecChange(subresource string, from, to *corev1.Pod) error {
+func checkSpecChange(subresource string, from, to *corev1.Pod) field.ErrorList {
 	allowed := to.Spec.DeepCopy()
 	var what string
+	var errs field.ErrorList
 	switch subresource {
 	case "ephemeralcontainers":
 		what = "only spec.ephemeralContainers can change here, and containers can only be added"
 		if !keeps(from.Spec.EphemeralContainers, to.Spec.EphemeralContainers) {
-			return errSpec(from, what)
+			return errSpec(what)
 		}
 		allowed.EphemeralContainers = from.Spec.EphemeralContainers
 	case "resize":
 		what = "only CPU and memory can change here, and neither a request nor a limit can be removed"
 		if class := podspec.QOS(to); class != podspec.QOS(from) { // on which its cgroup depends
-			return errInvalid(from.Name, field.ErrorList{field.Invalid(field.NewPath("spec"), class, "Pod QOS Class may not change as a result of resizing")})
+			errs = append(errs, field.Invalid(field.NewPath("spec"), class, "Pod QOS Class may not change as a result of resizing"))
 		}
 		allowed.Resources = withoutResize(allowed.Resources, from.Spec.Resources)
 		restore(allowed.Containers, from.Spec.Containers, restoreResources)
@@ -38,22 +39,37 @@ func checkSpecChange(subresource string, from, to *corev1.Pod) error {
 		restore(allowed.Containers, from.Spec.Containers, restoreImage)
 		restore(allowed.InitContainers, from.Spec.InitContainers, restoreImage)
 		if was, is := from.Spec.ActiveDeadlineSeconds, to.Spec.ActiveDeadlineSeconds; was != nil && (is == nil || *is > *was) {
-			return errInvalid(from.Name, field.ErrorList{field.Invalid(field.NewPath("spec", "activeDeadlineSeconds"), is, "must be less than or equal to previous value")})
+			errs = append(errs, field.Invalid(field.NewPath("spec", "activeDeadlineSeconds"), is, "must be less than or equal to previous value"))
 		}
 		allowed.ActiveDeadlineSeconds = from.Spec.ActiveDeadlineSeconds
 		if !keeps(from.Spec.Tolerations, to.Spec.Tolerations) {
-			return errSpec(from, what)
+			errs = append(errs, field.Forbidden(field.NewPath("spec", "tolerations"), "tolerations can only be added"))
 		}
 		allowed.Tolerations = from.Spec.Tolerations
 	}
-	if !sameSpec(allowed, &from.Spec) {
-		return errSpec(from, what)
+	if added := countErrors(&from.Spec, &to.Spec); len(added) > 0 {
+		return append(errs, added...)
 	}
-	return nil
+	if !sameSpec(allowed, &from.Spec) {
+		errs = append(errs, errSpec(what)...)
+	}
+	return errs
 }
 
-func errSpec(pod *corev1.Pod, what string) error {
-	return errInvalid(pod.Name, field.ErrorList{field.Forbidden(field.NewPath("spec"), what)})
+// countErrors returns an error for each list of containers that gets longer or shorter.
+func countErrors(from, to *corev1.PodSpec) (errs field.ErrorList) {
+	const why = "containers cannot be added or removed"
+	if len(from.Containers) != len(to.Containers) {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "containers"), why))
+	}
+	if len(from.InitContainers) != len(to.InitContainers) {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "initContainers"), why))
+	}
+	return errs
+}
+
+func errSpec(what string) field.ErrorList {
+	return field.ErrorList{field.Forbidden(field.NewPath("spec"), what)}
 }
 
 // restore undoes an allowed change of each container of the same place and name.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -257,18 +258,27 @@ func TestStore_RejectedChanges(t *testing.T) {
 		{patch("none", merge, "{}"), metav1.StatusReasonNotFound, "not found"},
 		{patch("static", merge, "{}"), metav1.StatusReasonForbidden, `it comes from the source "file" of this node`},
 		{patch("a", strategic, `{"spec":{"hostNetwork":true}}`), metav1.StatusReasonInvalid, "may not change fields other than"},
-		{patch("a", strategic, `{"spec":{"containers":[{"name":"more","image":"x"}]}}`), metav1.StatusReasonInvalid, "may not change"},
+		{patch("a", strategic, `{"spec":{"containers":[{"name":"more","image":"x"}]}}`), metav1.StatusReasonInvalid, "spec.containers: Forbidden: containers cannot be added or removed"},
 		{patch("a", strategic, `{"spec":{"containers":[{"name":"main","image":""}]}}`), metav1.StatusReasonInvalid, "image"},
 		{patch("a", strategic, `{"spec":{"containers":[{"name":["main"],"image":"x"}]}}`), metav1.StatusReasonBadRequest, "another type"},
 		{patch("a", strategic, `{"spec":{"containers":[{"name":{"a":"main"},"image":"x"}]}}`), metav1.StatusReasonBadRequest, "another type"},
-		{patch("a", merge, `{"spec":{"ephemeralContainers":[{"name":"d","image":"x"}]}}`), "", ""},
-		{patch("a", merge, `{"metadata":{"uid":"other"}}`), metav1.StatusReasonConflict, "UID in precondition: other"},
+		{patch("a", merge, `{"spec":{"ephemeralContainers":[{"name":"d","image":"x"}]}}`), metav1.StatusReasonInvalid, "may not change fields other than"},
+		{patch("a", merge, `{"metadata":{"uid":"other"}}`), metav1.StatusReasonInvalid, "metadata.uid: Invalid value"},
+		{patch("a", merge, `{"metadata":{"deletionTimestamp":"2020-01-01T00:00:00Z"}}`), metav1.StatusReasonInvalid, "metadata.deletionTimestamp: Invalid value"},
+		{patch("a", merge, `{"metadata":{"deletionGracePeriodSeconds":1}}`), metav1.StatusReasonInvalid, "metadata.deletionGracePeriodSeconds: Invalid value"},
+		{patch("a", merge, `{"metadata":{"ownerReferences":[{}]}}`), metav1.StatusReasonInvalid, "metadata.ownerReferences[0].uid: Required value"},
+		{patch("a", merge, `{"metadata":{"labels":{"a":1}}}`), metav1.StatusReasonInvalid, "patch: Invalid value"},
+		{patch("a", strategic, `{"metadata":{"labels":{"a":1}}}`), metav1.StatusReasonInvalid, "patch: Invalid value"},
+		{patch("a", jsonPatch, `[{"op":"add","path":"/kind","value":1}]`), metav1.StatusReasonInvalid, "patch: Invalid value"},
+		{patch("a", merge, `{"spec":{"tolerations":[{}],"hostname":"b"}}`), metav1.StatusReasonInvalid, "[spec.tolerations[0].operator: Invalid value: \"\": must be Exists when there is no key, spec: Forbidden: pod updates"},
+		{patch("a", merge, `{"metadata":{"resourceVersion":"0"}}`), "", "any version"},
 		{patch("a", merge, `{"metadata":{"resourceVersion":"1"}}`), metav1.StatusReasonConflict, "the object has been modified"},
 		{patch("a", merge, `{"metadata":{"name":"b"}}`), metav1.StatusReasonBadRequest, "cannot be changed"},
 		{patch("a", merge, `[]`), metav1.StatusReasonBadRequest, "must be an object"},
 		{patch("a", merge, `{`), metav1.StatusReasonBadRequest, "apply the patch"},
 		{patch("a", jsonPatch, `[{"op":"test","path":"/metadata/name","value":"b"}]`), metav1.StatusReasonInvalid, "testing value /metadata/name failed"},
-		{patch("a", jsonPatch, `[{"op":"remove","path":"/nothing"}]`), metav1.StatusReasonBadRequest, `there is no "nothing"`},
+		{patch("a", jsonPatch, `[{"op":"remove","path":"/nothing"}]`), metav1.StatusReasonInvalid, `there is no "nothing"`},
+		{patch("a", jsonPatch, "["+strings.Repeat(`{"op":"test","path":"/kind","value":"Pod"},`, 10_000)+`{}]`), metav1.StatusReasonRequestEntityTooLarge, "10000 operations"},
 		{patch("a", "application/apply-patch+yaml", `{}`), metav1.StatusReasonUnsupportedMediaType, "server-side apply is not supported"},
 		{patch("a", "application/x", `{}`), metav1.StatusReasonUnsupportedMediaType, `"application/x"`},
 		{patch("a", "/", `{}`), metav1.StatusReasonUnsupportedMediaType, ""},

@@ -93,9 +93,13 @@ func nodeTable() table {
 				return nil
 			}
 			info := n.Status.NodeInfo
+			kernel := orUnknown(info.KernelVersion)
+			if info.Architecture != "" {
+				kernel += " (" + info.Architecture + ")"
+			}
 			return []any{
 				n.Name, nodeStatus(n), nodeRoles(n), age(n.CreationTimestamp, now), info.KubeletVersion, nodeAddress(n, corev1.NodeInternalIP), nodeAddress(n, corev1.NodeExternalIP),
-				orUnknown(info.OSImage), orUnknown(info.KernelVersion), orUnknown(info.ContainerRuntimeVersion),
+				orUnknown(info.OSImage), kernel, orUnknown(info.ContainerRuntimeVersion),
 			}
 		},
 	}

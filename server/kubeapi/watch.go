@@ -2,12 +2,13 @@ package kubeapi
 
 import (
 	"encoding/json"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -29,11 +30,17 @@ type watchStream struct {
 	control  *http.ResponseController
 	header   bool   // of the table is still to be sent
 	version  uint64 // of the last event
+
+	bookmarks bool // are wanted
 }
 
 // watch responds with changes until the client or its time ends it.
 func (a *API) watch(r *request) error {
-	sel, err := r.selector()
+	opts, err := r.listOptions(true)
+	if err != nil {
+		return err
+	}
+	sel, err := r.selector(opts)
 	if err != nil {
 		return err
 	}
@@ -41,11 +48,7 @@ func (a *API) watch(r *request) error {
 	if err != nil {
 		return err
 	}
-	after, initial, err := r.watchStart()
-	if err != nil {
-		return err
-	}
-	timeout, err := r.watchTimeout()
+	after, initial, err := watchStart(opts)
 	if err != nil {
 		return err
 	}
@@ -58,50 +61,38 @@ func (a *API) watch(r *request) error {
 		return w.failure("")
 	}
 	defer done()
-	s := &watchStream{request: r, api: a, selector: sel, form: as, control: http.NewResponseController(r.w), header: true}
-	s.serve(after, initial, timeout)
+	s := &watchStream{request: r, api: a, selector: sel, form: as, control: http.NewResponseController(r.w), header: true, bookmarks: opts.AllowWatchBookmarks}
+	s.serve(after, initial, watchTimeout(opts.TimeoutSeconds))
 	return nil
 }
 
 // watchStart returns the version after which a watch begins, 0: now; nil: with all objects.
 // initial asks for a bookmark after them.
-func (r *request) watchStart() (after *uint64, initial bool, err error) {
-	match := r.query.Get("resourceVersionMatch")
-	sends := r.query.Has("sendInitialEvents")
-	switch {
-	case sends && match != string(metav1.ResourceVersionMatchNotOlderThan):
-		return nil, false, errOption("sendInitialEvents", "needs resourceVersionMatch=NotOlderThan")
-	case !sends && match != "":
-		return nil, false, errOption("resourceVersionMatch", "is forbidden for watch unless sendInitialEvents is provided")
-	}
-	n, err := parseVersion(r.query.Get("resourceVersion"))
+func watchStart(opts *internalversion.ListOptions) (after *uint64, initial bool, err error) {
+	n, err := parseVersion(opts.ResourceVersion)
 	if err != nil {
 		return nil, false, err
 	}
-	switch {
-	case r.isTrue("sendInitialEvents"):
-		return nil, r.isTrue("allowWatchBookmarks"), nil
-	case n == 0 && !sends:
+	switch sends := opts.SendInitialEvents; {
+	case sends != nil && *sends:
+		return nil, opts.AllowWatchBookmarks, nil
+	case n == 0 && sends == nil:
 		return nil, false, nil
 	}
 	return &n, false, nil
 }
 
-func (r *request) watchTimeout() (time.Duration, error) {
-	text := r.query.Get("timeoutSeconds")
-	if text == "" || text == "0" {
-		return minWatchTime + rand.N(minWatchTime), nil //nolint:gosec // only spreads load
+// watchTimeout is the time that a watch lasts.
+func watchTimeout(wanted *int64) time.Duration {
+	if wanted == nil || *wanted == 0 {
+		return minWatchTime + rand.N(minWatchTime) //nolint:gosec // only spreads load
 	}
-	n, err := strconv.ParseUint(text, 10, 31)
-	if err != nil {
-		return 0, apierrors.NewBadRequest("timeoutSeconds: invalid value " + strconv.Quote(text))
-	}
-	return time.Duration(n) * time.Second, nil
+	return time.Duration(min(*wanted, math.MaxInt32)) * time.Second
 }
 
 // serve sends events.
 func (s *watchStream) serve(after *uint64, initial bool, timeout time.Duration) {
-	s.w.Header().Set("Content-Type", "application/json;stream=watch")
+	s.w.Header().Set("Content-Type", "application/json")
 	s.w.Header().Set("Cache-Control", "no-cache, private")
 	c := s.resource.collection
 	w, from, ok := c.watch(after)
@@ -123,7 +114,7 @@ func (s *watchStream) serve(after *uint64, initial bool, timeout time.Duration) 
 		case <-end.C:
 			return
 		case <-bookmarks.C:
-			if s.isTrue("allowWatchBookmarks") && len(w.changes) == 0 && !s.sendBookmark(s.version, false) {
+			if s.bookmarks && len(w.changes) == 0 && !s.sendBookmark(s.version, false) {
 				return
 			}
 		case ch, ok := <-w.changes:

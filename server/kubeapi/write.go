@@ -8,8 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -24,8 +27,8 @@ func (a *API) create(r *request) error {
 	if _, err := r.form(); err != nil {
 		return err
 	}
-	dryRun, err := r.dryRun(r.query["dryRun"])
-	if err != nil {
+	var opts metav1.CreateOptions
+	if err := queryOptions(r, &opts, metavalidation.ValidateCreateOptions); err != nil {
 		return err
 	}
 	body, err := r.body(&corev1.Pod{})
@@ -39,7 +42,7 @@ func (a *API) create(r *request) error {
 	if err := a.prepareNew(r, pod); err != nil {
 		return err
 	}
-	view, err := a.store(r.Context(), dryRun, func() (*corev1.Pod, error) {
+	view, err := a.store(r.Context(), len(opts.DryRun) > 0, func() (*corev1.Pod, error) {
 		if a.pods.get(pod.Namespace, pod.Name) != nil {
 			return nil, apierrors.NewAlreadyExists(r.groupResource(), pod.Name)
 		}
@@ -68,7 +71,7 @@ func (a *API) prepareNew(r *request, pod *corev1.Pod) error {
 		return apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
 	}
 	if pod.Name == "" && pod.GenerateName != "" {
-		pod.Name = pod.GenerateName + string(uuid.NewUUID())[:5]
+		pod.Name = pod.GenerateName[:min(len(pod.GenerateName), maxGenerateName)] + utilrand.String(generatedSuffix)
 	}
 	pod.ObjectMeta = metav1.ObjectMeta{
 		Name: pod.Name, GenerateName: pod.GenerateName, Namespace: pod.Namespace, Labels: pod.Labels, Annotations: pod.Annotations,
@@ -82,11 +85,26 @@ func (a *API) prepareNew(r *request, pod *corev1.Pod) error {
 	if pod.Spec.NodeName == "" {
 		pod.Spec.NodeName = a.cfg.NodeName
 	}
-	return a.validate(pod)
+	errs := a.validate(pod)
+	if pod.GenerateName != "" {
+		for _, text := range apivalidation.NameIsDNSSubdomain(pod.GenerateName, true) {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "generateName"), pod.GenerateName, text))
+		}
+	}
+	if len(pod.Spec.EphemeralContainers) > 0 {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "ephemeralContainers"), "cannot be set on create"))
+	}
+	return errInvalid(pod.Name, errs)
 }
 
+// A generated name is as long as a host name at most, as in an API server.
+const (
+	generatedSuffix = 5
+	maxGenerateName = 63 - generatedSuffix
+)
+
 // validate sets the defaults of a pod and returns all that is wrong with it.
-func (a *API) validate(pod *corev1.Pod) error {
+func (a *API) validate(pod *corev1.Pod) field.ErrorList {
 	podspec.Default(pod)
 	var errs field.ErrorList
 	if err := podspec.Validate(pod); err != nil {
@@ -94,16 +112,14 @@ func (a *API) validate(pod *corev1.Pod) error {
 	} else {
 		errs = podspec.Unsupported(pod)
 	}
+	errs = append(errs, apivalidation.ValidateOwnerReferences(pod.OwnerReferences, field.NewPath("metadata", "ownerReferences"))...)
 	if pod.Spec.NodeName != a.cfg.NodeName {
 		errs = append(errs, field.Invalid(field.NewPath("spec", "nodeName"), pod.Spec.NodeName, "this node is "+a.cfg.NodeName))
 	}
 	if len(pod.Finalizers) > 0 {
 		errs = append(errs, field.Forbidden(field.NewPath("metadata", "finalizers"), "not supported by a node alone"))
 	}
-	if len(errs) > 0 {
-		return errInvalid(pod.Name, errs)
-	}
-	return nil
+	return errs
 }
 
 // fieldErrors returns the errors that podspec.Validate has joined.
@@ -169,7 +185,11 @@ func (a *API) update(r *request, subresource string) error {
 	if pod.Name != r.path.name || pod.Namespace != "" && pod.Namespace != r.path.namespace {
 		return apierrors.NewBadRequest("the name of the object (" + pod.Namespace + "/" + pod.Name + ") does not match the name on the URL (" + r.path.namespace + "/" + r.path.name + ")")
 	}
-	return a.change(r, subresource, func(*corev1.Pod) (*corev1.Pod, error) { return pod, nil })
+	var opts metav1.UpdateOptions
+	if err := queryOptions(r, &opts, metavalidation.ValidateUpdateOptions); err != nil {
+		return err
+	}
+	return a.change(r, subresource, opts.DryRun, func(*corev1.Pod) (*corev1.Pod, error) { return pod, nil })
 }
 
 // patch changes a pod of the Store by the patch in the body.
@@ -182,7 +202,11 @@ func (a *API) patch(r *request, subresource string) error {
 	if err != nil {
 		return err
 	}
-	return a.change(r, subresource, func(visible *corev1.Pod) (*corev1.Pod, error) {
+	var opts metav1.PatchOptions
+	if err := queryOptions(r, &opts, func(o *metav1.PatchOptions) field.ErrorList { return metavalidation.ValidatePatchOptions(o, "") }); err != nil {
+		return err
+	}
+	return a.change(r, subresource, opts.DryRun, func(visible *corev1.Pod) (*corev1.Pod, error) {
 		patched, err := apply(visible)
 		if err != nil {
 			return nil, err
@@ -192,18 +216,14 @@ func (a *API) patch(r *request, subresource string) error {
 }
 
 // change stores what desired makes of a pod that clients see.
-func (a *API) change(r *request, subresource string, desired func(visible *corev1.Pod) (*corev1.Pod, error)) error {
+func (a *API) change(r *request, subresource string, dryRun []string, desired func(visible *corev1.Pod) (*corev1.Pod, error)) error {
 	if a.cfg.Store == nil {
 		return errReadOnly(r, "update")
 	}
 	if _, err := r.form(); err != nil {
 		return err
 	}
-	dryRun, err := r.dryRun(r.query["dryRun"])
-	if err != nil {
-		return err
-	}
-	view, err := a.store(r.Context(), dryRun, func() (*corev1.Pod, error) {
+	view, err := a.store(r.Context(), len(dryRun) > 0, func() (*corev1.Pod, error) {
 		visible, ok := a.pods.get(r.path.namespace, r.path.name).(*corev1.Pod)
 		if !ok {
 			return nil, apierrors.NewNotFound(r.groupResource(), r.path.name)
@@ -243,9 +263,9 @@ func (a *API) merge(r *request, subresource string, stored, visible, pod *corev1
 		return apierrors.NewConflict(r.groupResource(), visible.Name, conflictError(text))
 	}
 	switch {
-	case pod.UID != "" && pod.UID != visible.UID:
+	case pod.UID != "" && pod.UID != visible.UID && r.Method == http.MethodPut: // a patch is not valid: see metaErrors
 		return nil, conflict("Precondition failed: UID in precondition: " + string(pod.UID) + ", UID in object meta: " + string(visible.UID))
-	case pod.ResourceVersion != "" && pod.ResourceVersion != visible.ResourceVersion:
+	case pod.ResourceVersion != "" && pod.ResourceVersion != "0" && pod.ResourceVersion != visible.ResourceVersion:
 		return nil, conflict("the object has been modified; please apply your changes to the latest version and try again")
 	case pod.Name != visible.Name || pod.Namespace != "" && pod.Namespace != visible.Namespace:
 		return nil, apierrors.NewBadRequest("the name and the namespace of an object cannot be changed")
@@ -260,22 +280,36 @@ func (a *API) merge(r *request, subresource string, stored, visible, pod *corev1
 	}
 	changed.Spec = pod.Spec
 	if subresource == "" { // a manifest does not have what was added later
-		changed.Spec.EphemeralContainers = stored.Spec.EphemeralContainers
+		if len(changed.Spec.EphemeralContainers) == 0 {
+			changed.Spec.EphemeralContainers = stored.Spec.EphemeralContainers
+		}
 		if changed.Spec.NodeName == "" {
 			changed.Spec.NodeName = stored.Spec.NodeName
 		}
 	}
-	podspec.Default(changed)
-	if err := checkSpecChange(subresource, stored, changed); err != nil {
-		return nil, err
-	}
-	if err := a.validate(changed); err != nil {
-		return nil, err
+	errs := a.validate(changed)
+	errs = append(errs, metaErrors(pod, visible)...)
+	errs = append(errs, checkSpecChange(subresource, stored, changed)...)
+	if len(errs) > 0 {
+		return nil, errInvalid(visible.Name, errs)
 	}
 	if !sameSpec(&stored.Spec, &changed.Spec) {
 		changed.Generation++
 	}
 	return changed, nil
+}
+
+// metaErrors returns what a request wants to change of a pod's metadata and cannot. What it leaves out stays.
+func metaErrors(want, is *corev1.Pod) (errs field.ErrorList) {
+	at := field.NewPath("metadata")
+	if want.UID != "" {
+		errs = append(errs, apivalidation.ValidateImmutableField(want.UID, is.UID, at.Child("uid"))...)
+	}
+	if is.DeletionTimestamp == nil { // else it stays, whatever the request has
+		errs = append(errs, apivalidation.ValidateImmutableField(want.DeletionTimestamp, is.DeletionTimestamp, at.Child("deletionTimestamp"))...)
+		errs = append(errs, apivalidation.ValidateImmutableField(want.DeletionGracePeriodSeconds, is.DeletionGracePeriodSeconds, at.Child("deletionGracePeriodSeconds"))...)
+	}
+	return errs
 }
 
 // conflictError is the text of a conflict.

@@ -1,0 +1,48 @@
+package kubeapi
+
+import (
+	"reflect"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	listvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// decodeOptions reads options from the query.
+func (r *request) decodeOptions(into runtime.Object) error {
+	if err := scheme.ParameterCodec.DecodeParameters(r.query, metav1.SchemeGroupVersion, into); err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	return nil
+}
+
+// checkOptions returns an error for options that are not valid.
+func checkOptions[P runtime.Object](options P, validate func(P) field.ErrorList) error {
+	if errs := validate(options); len(errs) > 0 {
+		kind := reflect.TypeOf(options).Elem().Name()
+		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
+	}
+	return nil
+}
+
+// queryOptions reads valid options from the query.
+func queryOptions[P runtime.Object](r *request, into P, validate func(P) field.ErrorList) error {
+	if err := r.decodeOptions(into); err != nil {
+		return err
+	}
+	return checkOptions(into, validate)
+}
+
+// listOptions returns those of a list, a watch or a deletion of many.
+func (r *request) listOptions(watch bool) (*internalversion.ListOptions, error) {
+	opts := &internalversion.ListOptions{}
+	return opts, queryOptions(r, opts, func(o *internalversion.ListOptions) field.ErrorList {
+		o.Watch = watch
+		return listvalidation.ValidateListOptions(o, true)
+	})
+}
