@@ -273,7 +273,7 @@ func (m *Manager) warnSlow(pod *corev1.Pod, volumeName, driver, method string) (
 }
 
 func (m *Manager) record(pod *corev1.Pod, eventType, reason, message string) {
-	if pod == nil {
+	if pod == nil || m.cfg.Recorder == nil {
 		return
 	}
 	m.cfg.Recorder.Record(podspec.NewEvent(pod, eventType, reason, message, time.Now()))

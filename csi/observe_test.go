@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -93,4 +94,20 @@ func TestHooks_CallsAndOperations(t *testing.T) {
 	} {
 		require.True(t, slices.Contains(o.calls, call), "%s of %q", call, o.calls)
 	}
+}
+
+// A Manager without a Recorder has no events.
+func TestManager_WithoutRecorder(t *testing.T) {
+	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.Recorder = nil })
+	e.driver.SetBefore(func(_ context.Context, method string, _ any) error {
+		if method == "NodeExpandVolume" {
+			return status.Error(codes.Internal, "no")
+		}
+		return nil
+	})
+	v := e.volumeOf(newPod("1"), "v")
+	_, err := e.Mount(t.Context(), v)
+	require.ErrorContains(t, err, "NodeExpandVolume")
+	e.unmounted(v.Pod)
+	assert.Empty(t, e.recorded("VolumeResizeFailed"))
 }
