@@ -64,13 +64,25 @@ func (o *operation) knownSize() int64 {
 }
 
 // isLarger reports whether the PersistentVolume of a mounted volume has become larger since
-// the driver last got its size, and the driver can be asked to expand it.
+// the driver last got its size, and the driver may be asked to expand it.
 func (m *Manager) isLarger(o *operation, first bool) bool {
 	before := max(o.state.expanded, o.knownSize())
 	if !first && o.state.expanded > 0 && o.isExpandedElsewhere() {
 		before = o.state.expanded
 	}
-	return o.size() > before && !o.readOnly && !o.v.ReadOnly && o.resizeStatus() != corev1.PersistentVolumeClaimNodeResizeInfeasible
+	return o.size() > before && !o.readOnly && !o.v.ReadOnly && o.isForNode()
+}
+
+// isForNode reports whether the expansion is left to the nodes of the volume. A resizer of a cluster that keeps what it
+// has allocated says so in the claim; until then it may have work to do itself.
+func (o *operation) isForNode() bool {
+	switch o.resizeStatus() {
+	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
+		return true
+	case "":
+		return o.v.Claim == nil || o.v.Claim.Status.AllocatedResources == nil || o.isExpandedElsewhere()
+	}
+	return false
 }
 
 // expansionNotRequired is the annotation of a claim whose volume grows without its nodes.
@@ -117,7 +129,7 @@ func (m *Manager) expand(ctx context.Context, o *operation, first bool) error {
 	startTime := time.Now()
 	_, err = call(ctx, o.client, "NodeExpandVolume", secrets, o.client.node.NodeExpandVolume, &spec.NodeExpandVolumeRequest{
 		VolumeId: o.id.handle, VolumePath: m.paths.target(o.uid, &o.id), StagingTargetPath: o.stagingPath,
-		CapacityRange: &spec.CapacityRange{RequiredBytes: o.size()}, VolumeCapability: o.capability(), Secrets: secrets,
+		CapacityRange: &spec.CapacityRange{RequiredBytes: o.size()}, VolumeCapability: o.capabilityFor(nil), Secrets: secrets,
 	})
 	if !first {
 		m.ended(ctx, volume.OperationResize, &o.id, startTime, err)

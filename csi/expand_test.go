@@ -83,6 +83,32 @@ func TestMount_ReportsExpansions(t *testing.T) {
 	e.requireNothingLeft()
 }
 
+// VD-5: a node waits for a resizer that says in the claim when its turn is.
+func TestMount_WaitsForTheResizer(t *testing.T) {
+	cluster := new(fakeCluster)
+	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.Attachments, cfg.Node = cluster, cluster })
+	v := e.volumeOf(newPod("1"), "v")
+	v.PersistentVolume.Spec.Capacity = corev1.ResourceList{"storage": resource.MustParse("2Gi")}
+	st := &v.Claim.Status
+	st.Capacity = corev1.ResourceList{"storage": resource.MustParse("1Gi")}
+	st.AllocatedResources = v.PersistentVolume.Spec.Capacity
+	for _, status := range []corev1.ClaimResourceStatus{
+		"", corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeInfeasible, "OfALaterVersion",
+	} {
+		st.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{"storage": status}
+		for range 2 { // when it is mounted, and when it is in use
+			e.mounted(v)
+			assert.Empty(t, e.driver.Calls("NodeExpandVolume"), status)
+		}
+		e.unmounted(v.Pod)
+	}
+	e.mounted(v)
+	st.AllocatedResourceStatuses["storage"] = corev1.PersistentVolumeClaimNodeResizePending
+	e.mounted(v)
+	assert.Equal(t, int64(2<<30), e.driver.Size("v"))
+	e.unmounted(v.Pod)
+}
+
 // VD-5: a volume that several nodes may write to is expanded on each of them. The claim has the new size as
 // soon as the first one has done so.
 func TestMount_ExpandsWhatAnotherNodeHasExpanded(t *testing.T) {

@@ -107,6 +107,8 @@ func TestMount_Requests(t *testing.T) {
 	assert.Equal(t, int64(1<<30), expand.GetCapacityRange().GetRequiredBytes())
 	assert.Equal(t, path, expand.GetVolumePath())
 	assert.Equal(t, map[string]string{"x": "2"}, expand.GetSecrets())
+	assert.Equal(t, "ext4", expand.GetVolumeCapability().GetMount().GetFsType())
+	assert.Empty(t, expand.GetVolumeCapability().GetMount().GetVolumeMountGroup(), "as from a kubelet")
 	assert.Equal(t, map[string]string{"secret": "s3cret", "a": "b"}, source.VolumeAttributes, "they are not changed")
 }
 

@@ -145,6 +145,11 @@ func (o *operation) isOneNode() bool {
 
 // capability is the volume as the driver is asked for it.
 func (o *operation) capability() *spec.VolumeCapability {
+	return o.capabilityFor(o.group)
+}
+
+// capabilityFor is capability for a group, or for none.
+func (o *operation) capabilityFor(group *int64) *spec.VolumeCapability {
 	c := &spec.VolumeCapability{AccessMode: &spec.VolumeCapability_AccessMode{Mode: o.accessMode()}}
 	if o.id.block {
 		c.AccessType = &spec.VolumeCapability_Block{Block: &spec.VolumeCapability_BlockVolume{}}
@@ -154,8 +159,8 @@ func (o *operation) capability() *spec.VolumeCapability {
 	if o.v.PersistentVolume != nil {
 		files.MountFlags = o.v.PersistentVolume.Spec.MountOptions
 	}
-	if o.group != nil && o.client.can[canMountGroup] {
-		files.VolumeMountGroup = fmt.Sprint(*o.group)
+	if group != nil && o.client.can[canMountGroup] {
+		files.VolumeMountGroup = fmt.Sprint(*group)
 	}
 	c.AccessType = &spec.VolumeCapability_Mount{Mount: files}
 	return c
