@@ -57,7 +57,7 @@ func (p *PodManager) surplus(pod *corev1.Pod) corev1.ResourceList {
 	}
 	requested, given := podspec.Requests(pod), podspec.Requests(withActualRequests(pod, &st))
 	surplus := corev1.ResourceList{}
-	for _, name := range resizable {
+	for _, name := range resizable() {
 		has, allocated := given[name], st.AllocatedResources[name]
 		if allocated.Cmp(has) > 0 { // the containers of a pod with pod-level resources do not tell
 			has = allocated

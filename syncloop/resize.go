@@ -55,13 +55,15 @@ func (p *PodManager) withAllocation(pod *corev1.Pod, d *desiredPod, now time.Tim
 	return allocated
 }
 
-// resizable are the resources that can be resized.
-var resizable = [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
+// resizable returns the resources that can be resized.
+func resizable() [2]corev1.ResourceName {
+	return [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
+}
 
 // needsMoreResources reports whether more is requested of any resource that can be
 // resized.
 func needsMoreResources(from, to corev1.ResourceList) bool {
-	for _, name := range resizable {
+	for _, name := range resizable() {
 		a, b := from[name], to[name]
 		if b.Cmp(a) > 0 {
 			return true
