@@ -68,14 +68,20 @@ func (r *resizeState) keepMemoryRequest(pod *corev1.Pod, container, id string, g
 	r.memoryRequests[id] = given
 }
 
-// forgetMemoryRequests drops those of containers that have been resized.
-func (r *resizeState) forgetMemoryRequests(work []runtime.Action, failures map[string]runtime.Failure) {
+// forgetMemoryRequests drops those of containers that have been resized, and reports whether there are such. Nothing that is
+// observed changes with them, so that the pod has to be synced once more without an event.
+func (r *resizeState) forgetMemoryRequests(work []runtime.Action, failures map[string]runtime.Failure) (forgotten bool) {
 	if _, failed := failures[""]; failed {
-		return // they may not have been tried
+		return false // they may not have been tried
 	}
 	for _, a := range work {
-		if _, failed := failures[a.Container]; !failed && a.Type == runtime.UpdateResources {
+		if _, failed := failures[a.Container]; failed || a.Type != runtime.UpdateResources {
+			continue
+		}
+		if _, ok := r.memoryRequests[a.ID]; ok {
 			delete(r.memoryRequests, a.ID)
+			forgotten = true
 		}
 	}
+	return forgotten
 }

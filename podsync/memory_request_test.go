@@ -56,9 +56,10 @@ func (p *requestPod) sync() (updated []string) {
 		c.Resources = &runtime.Resources{CPURequest: new(resource.MustParse("2m"))}
 	}
 	p.n.plan = nil
-	_, err := p.s.Sync(p.t.Context(), p.pod, observed)
+	out, err := p.s.Sync(p.t.Context(), p.pod, observed)
 	if len(p.n.applied.Failures) == 0 {
 		require.NoError(p.t, err)
+		require.Equal(p.t, len(p.n.plan) > 0, !out.RequeueAt.IsZero(), "nothing tells that it was done")
 	}
 	for _, a := range p.n.plan {
 		updated = append(updated, a.Type.String()+" "+a.Container)

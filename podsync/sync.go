@@ -260,7 +260,9 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 				errs = append(errs, failureError(name, f))
 			}
 		}
-		st.resize.forgetMemoryRequests(work, failures)
+		if st.resize.forgetMemoryRequests(work, failures) {
+			result.RequeueAt = time.Now()
+		}
 		if err := s.lowerLimits(ctx, pod, st, work, failures); err != nil {
 			failures[""] = runtime.Failure{Reason: corev1.PodReasonError, Message: err.Error(), Err: err}
 			errs = append(errs, err)
