@@ -25,6 +25,7 @@ import (
 	"github.com/sublet-dev/agent/cgroup"
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/podspec"
 )
 
 // none stands for a limit that is not set.
@@ -111,6 +112,71 @@ func TestResizeInPlace(t *testing.T) {
 		l.Set()
 		l.stop()
 	})
+}
+
+// RT-2: a container gets a memory request that is resized alone, once, also if that was done while no agent ran. It is not
+// restarted, and the kernel of cgroup v2 throttles it by the new request.
+func TestResizeOfMemoryRequestAlone(t *testing.T) {
+	const mi = 1 << 20
+	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
+		r := newRig(n.Dial(t), filepath.Join(n.Shared, "request"), n.Busybox, n.CgroupParent)
+		r.tap.eventful = true
+		r.cri.Node.MemoryQoS = podspec.MemoryQoS{ThrottlingFactor: 0.5}
+		events := &resizes{changed: make(chan struct{}, 1)}
+		r.opts = []agent.Option{agent.WithRecorder(events)}
+		rt := cri.NewRuntimeServiceClient(r.cc)
+		l := r.start(t)
+		id := ""
+		for i, request := range []string{"16Mi", "32Mi", "48Mi", "48Mi"} {
+			pod := r.pod("request")
+			pod.Generation = int64(i)
+			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: amounts("50m", request), Limits: amounts("", "64Mi")}
+			if i > 1 {
+				l.stop()
+				l = r.start(t)
+			}
+			l.Put(pod)
+			if i == 1 || i == 2 {
+				events.wait(t, pod.Generation)
+			}
+			now := bounded(t, rt, request, "main", bounds{51, none, 64 * mi, none})
+			if id == "" {
+				id = now
+			}
+			assert.Equal(t, id, now)
+			r.tap.mu.Lock()
+			assert.Equal(t, min(i, 2), r.tap.calls["UpdateContainerResources"])
+			r.tap.mu.Unlock()
+			if high := throttledAt(t, rt, id); high != 0 {
+				asked := amounts("", request)
+				assert.Equal(t, (asked.Memory().Value()+64*mi)/2, high)
+			}
+		}
+		l.Set()
+		l.stop()
+	})
+}
+
+// throttledAt returns memory.high of a container; 0 without cgroup v2.
+func throttledAt(t *testing.T, rt cri.RuntimeServiceClient, id string) int64 {
+	t.Helper()
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pidOf(t, rt, id)))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(groups)) {
+		if dir, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return figure(filepath.Join("/sys/fs/cgroup", dir), "memory.high")
+		}
+	}
+	return 0
+}
+
+func pidOf(t *testing.T, rt cri.RuntimeServiceClient, id string) int {
+	t.Helper()
+	st, err := rt.ContainerStatus(t.Context(), &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	require.NoError(t, err)
+	var info struct{ Pid int }
+	require.NoError(t, json.Unmarshal([]byte(st.GetInfo()["info"]), &info))
+	return info.Pid
 }
 
 // CR-1: in a short period a container has at least 1 ms, which its pod has too: it runs, and limits that come to the
