@@ -46,6 +46,14 @@ func claimOf(pod *corev1.Pod, vol *corev1.Volume) (name string, readOnly bool) {
 	return "", false
 }
 
+// isWritable reports whether a container of a pod uses a volume by which it may write to what is bound to a claim.
+func isWritable(pod *corev1.Pod, claim string) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(vol corev1.Volume) bool {
+		name, readOnly := claimOf(pod, &vol)
+		return name == claim && !readOnly && (isMounted(pod, vol.Name) || isBlock(pod, vol.Name))
+	})
+}
+
 // claimed finds what the claim of a volume is bound to. If that cannot be found out, or is
 // not there any more, the last answer counts: a volume that is mounted stays usable.
 func (m *Manager) claimed(ctx context.Context, r *request, name string) (claimedVolume, error) {

@@ -63,7 +63,7 @@ type DriverVolume struct {
 	PersistentVolume *corev1.PersistentVolume
 	// Source is the name of the volume source: one of Driver.Sources.
 	Source   string
-	ReadOnly bool // no container may write
+	ReadOnly bool // no container of the pod may write, also by another volume with the claim
 	Block    bool // the path is to be that of a block device
 	Objects  podspec.Objects
 }
@@ -99,6 +99,9 @@ func (m *Manager) viaDriver(ctx context.Context, r *request) (runtime.Volume, er
 		return runtime.Volume{}, err
 	}
 	mounted, err := m.mountResolved(ctx, r, &v)
+	if _, readOnly := claimOf(r.pod, r.vol); readOnly {
+		mounted.ReadOnly = true
+	}
 	if v.PersistentVolume != nil && mounted.Group == nil {
 		mounted.Group = groupOf(v.PersistentVolume)
 	}
@@ -128,7 +131,8 @@ func (m *Manager) resolve(ctx context.Context, r *request) (DriverVolume, error)
 			return v, err
 		}
 		v.Claim, v.PersistentVolume = claimed.claim, claimed.volume
-		v.ReadOnly, v.Source = readOnly, podspec.VolumeSourceName(v.PersistentVolume.Spec.PersistentVolumeSource)
+		v.ReadOnly = readOnly && !isWritable(r.pod, name)
+		v.Source = podspec.VolumeSourceName(v.PersistentVolume.Spec.PersistentVolumeSource)
 		if err := checkMode(&v); err != nil {
 			return v, err
 		}
