@@ -11,6 +11,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/server"
@@ -94,20 +96,18 @@ func (a *API) review(r *request, p path) func() error {
 	case authorizationv1.GroupName + "/" + rulesReviews:
 		return func() error { return a.reviewRules(r) }
 	case authenticationv1.GroupName + "/" + userReviews:
-		return func() error {
-			return r.respond(http.StatusCreated, authenticationv1.SelfSubjectReview{
-				TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"},
-				Status:   authenticationv1.SelfSubjectReviewStatus{UserInfo: *r.User},
-			})
-		}
+		return r.reviewUser
 	}
 	return nil
 }
 
 // decodeReview decodes the body into a review.
-func (r *request) decodeReview(to message) error {
+func (r *request) decodeReview(to message, apiVersion, kind string) error {
 	b, err := r.body(to)
 	if err != nil {
+		return err
+	}
+	if err := r.checkKind(b, apiVersion, kind); err != nil {
 		return err
 	}
 	if err := json.Unmarshal(b, to); err != nil {
@@ -116,16 +116,29 @@ func (r *request) decodeReview(to message) error {
 	return nil
 }
 
+// reviewUser says who the user is.
+func (r *request) reviewUser() error {
+	var review authenticationv1.SelfSubjectReview
+	if err := r.decodeReview(&review, "authentication.k8s.io/v1", "SelfSubjectReview"); err != nil {
+		return err
+	}
+	review.TypeMeta = metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"}
+	review.Status = authenticationv1.SelfSubjectReviewStatus{UserInfo: *r.User}
+	return r.respond(http.StatusCreated, review)
+}
+
 // reviewAccess says whether the user has a right.
 func (a *API) reviewAccess(r *request) error {
 	var review authorizationv1.SelfSubjectAccessReview
-	if err := r.decodeReview(&review); err != nil {
+	if err := r.decodeReview(&review, "authorization.k8s.io/v1", "SelfSubjectAccessReview"); err != nil {
 		return err
 	}
 	spec := review.Spec
 	switch {
 	case (spec.ResourceAttributes == nil) == (spec.NonResourceAttributes == nil):
-		return apierrors.NewBadRequest("spec: exactly one of resourceAttributes and nonResourceAttributes is required")
+		return apierrors.NewInvalid(schema.GroupKind{Group: authorizationv1.GroupName}, "", field.ErrorList{
+			field.Invalid(field.NewPath("spec"), field.OmitValueType{}, "exactly one of nonResourceAttributes or resourceAttributes must be specified"),
+		})
 	case spec.NonResourceAttributes != nil:
 		review.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: spec.NonResourceAttributes.Verb == "get", Reason: "each authenticated user may read discovery, versions and OpenAPI"}
 	default:
@@ -142,8 +155,11 @@ func (a *API) reviewAccess(r *request) error {
 // reviewRules lists the rights to what is served.
 func (a *API) reviewRules(r *request) error {
 	var review authorizationv1.SelfSubjectRulesReview
-	if err := r.decodeReview(&review); err != nil {
+	if err := r.decodeReview(&review, "authorization.k8s.io/v1", "SelfSubjectRulesReview"); err != nil {
 		return err
+	}
+	if review.Spec.Namespace == "" {
+		return apierrors.NewBadRequest("no namespace on request")
 	}
 	review.TypeMeta = metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectRulesReview"}
 	review.Status = authorizationv1.SubjectRulesReviewStatus{ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{

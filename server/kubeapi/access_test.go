@@ -272,7 +272,18 @@ func TestAPI_ReviewsOfOnesOwnRights(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "owner", me.Status.UserInfo.Username)
 	assert.Contains(t, me.Status.UserInfo.Groups, "system:authenticated")
-	assert.Equal(t, http.StatusBadRequest, e.do("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "{").code)
+	const reviews, get = "/apis/authorization.k8s.io/v1/selfsubject", `{"resourceAttributes":{"verb":"get"}}`
+	for _, c := range []struct {
+		path, body string
+		code       int
+	}{
+		{reviews + "accessreviews", "{", 400}, {reviews + "accessreviews", "{}", 422}, {reviews + "accessreviews", `{"kind":"Pod","spec":` + get + `}`, 400},
+		{reviews + "accessreviews", `{"apiVersion":"authorization.k8s.io/v1beta1","spec":` + get + `}`, 400}, {reviews + "accessreviews", `{"spec":` + get + `}`, 201},
+		{reviews + "rulesreviews", "{}", 400}, {reviews + "rulesreviews", `{"spec":{"namespace":"shop"}}`, 201},
+		{"/apis/authentication.k8s.io/v1/selfsubjectreviews", "", 400}, {"/apis/authentication.k8s.io/v1/selfsubjectreviews", "{}", 201},
+	} {
+		assert.Equal(t, c.code, e.do("POST", c.path, c.body).code, c.path+c.body)
+	}
 }
 
 // Who may ask about his rights alone cannot have the node fill its memory: a few bytes of YAML can stand for gigabytes.

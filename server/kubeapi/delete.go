@@ -36,9 +36,6 @@ func (a *API) delete(r *request) error {
 
 // deleteAll deletes the pods that the selectors choose, and returns them as they were.
 func (a *API) deleteAll(r *request) error {
-	if r.path.namespace == "" { // which an API server does not have either
-		return errMethod(r)
-	}
 	as, err := r.form() // before a pod is deleted
 	if err != nil {
 		return err

@@ -33,6 +33,10 @@
 //   - What a client did not ask for is not changed: a UID or a resource version in a
 //     request is a precondition, unknown fields are an error if the client wants that,
 //     and impersonation is rejected instead of ignored.
+//   - A client gets the codes, reasons and fields of an API server of Kubernetes 1.37. Other than
+//     that, responses are JSON, lists are complete whatever their limit is, options of a deletion
+//     in the query count beside those in the body, an update without a nodeName keeps it, and a
+//     subresource rejects changes that an API server ignores.
 //   - A watcher that is too slow is disconnected with status 410, and starts again with
 //     a list. The memory of a watch is bounded.
 package kubeapi

@@ -97,6 +97,10 @@ func (r *request) verb() (string, error) {
 		return r.subresourceVerb()
 	}
 	named := r.path.name != ""
+	isRead := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if isOfNoNamespace := r.resource.namespaced && r.path.namespace == ""; !isRead && (isOfNoNamespace || r.path.isOldWatch) {
+		return "", errMethod(r) // nothing is created in all namespaces, nor deleted in all at once
+	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 		switch {

@@ -52,6 +52,7 @@ func testRequest(method, target string, accept ...string) (*request, *httptest.R
 	w := httptest.NewRecorder()
 	out := newRequest(&server.KubeRequest{Request: r}, w)
 	out.path, _ = parsePath(r.URL.Path)
+	out.resource = &resource{namespaced: true}
 	return out, w
 }
 
@@ -69,6 +70,11 @@ func TestRequest_Verb(t *testing.T) {
 		{"GET", pod, "get"},
 		{"GET", pod + "?watch=true", "watch"},
 		{"GET", "/api/v1/watch/pods", "watch"},
+		{"DELETE", "/api/v1/watch/namespaces/shop/pods", ""},
+		{"DELETE", "/api/v1/watch/namespaces/shop/pods/a", ""},
+		{"DELETE", "/api/v1/pods", ""},
+		{"POST", "/api/v1/pods", ""},
+		{"GET", "/api/v1/pods", "list"},
 		{"POST", pods, "create"},
 		{"POST", pod, ""},
 		{"PUT", pod, "update"},

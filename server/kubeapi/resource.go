@@ -109,7 +109,7 @@ func (a *API) find(p path) *resource {
 		if res.group != p.group || res.version != p.version || res.name != p.resource {
 			continue
 		}
-		if !res.namespaced && p.namespace != "" || res.namespaced && p.name != "" && p.namespace == "" {
+		if p.isOldWatch && p.subresource != "" || !res.namespaced && p.namespace != "" || res.namespaced && p.name != "" && p.namespace == "" {
 			return nil
 		}
 		if p.subresource == "" || slices.ContainsFunc(res.subresources, func(s subresource) bool { return s.name == p.subresource }) {

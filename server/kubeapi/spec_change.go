@@ -21,9 +21,9 @@ func checkSpecChange(subresource string, from, to *corev1.Pod) field.ErrorList {
 	var errs field.ErrorList
 	switch subresource {
 	case "ephemeralcontainers":
-		what = "only spec.ephemeralContainers can change here, and containers can only be added"
+		what = "only spec.ephemeralContainers can change here"
 		if !keeps(from.Spec.EphemeralContainers, to.Spec.EphemeralContainers) {
-			return errSpec(what)
+			errs = append(errs, field.Forbidden(field.NewPath("spec", "ephemeralContainers"), "containers can only be added"))
 		}
 		allowed.EphemeralContainers = from.Spec.EphemeralContainers
 	case "resize":
@@ -51,7 +51,7 @@ func checkSpecChange(subresource string, from, to *corev1.Pod) field.ErrorList {
 		return append(errs, added...)
 	}
 	if !sameSpec(allowed, &from.Spec) {
-		errs = append(errs, errSpec(what)...)
+		errs = append(errs, field.Forbidden(field.NewPath("spec"), what))
 	}
 	return errs
 }
@@ -66,10 +66,6 @@ func countErrors(from, to *corev1.PodSpec) (errs field.ErrorList) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "initContainers"), why))
 	}
 	return errs
-}
-
-func errSpec(what string) field.ErrorList {
-	return field.ErrorList{field.Forbidden(field.NewPath("spec"), what)}
 }
 
 // restore undoes an allowed change of each container of the same place and name.

@@ -150,7 +150,7 @@ func TestStore_RejectsInvalidPods(t *testing.T) {
 		assert.Contains(t, st.Message, c.message, name)
 	}
 	assert.Equal(t, http.StatusMethodNotAllowed, e.do("POST", "/api/v1/pods", manifest("a")).code, "a pod has a namespace")
-	for body, message := range map[string]string{`{`: "decode", `{"kind":"Service","apiVersion":"v1"}`: "a v1 Pod is expected", `{"kind":"Pod","apiVersion":"v2"}`: "expected", `{"spec":[]}`: "decode the pod"} {
+	for body, message := range map[string]string{`{`: "decode", `{"kind":"Service","apiVersion":"v1"}`: "a v1 Pod is expected", `{"kind":"Pod","apiVersion":"v2"}`: "expected", `{"spec":[]}`: "decode the object"} {
 		res := e.do("POST", pods, body)
 		assert.Equal(t, http.StatusBadRequest, res.code, body)
 		assert.Contains(t, res.status(t).Message, message)

@@ -63,8 +63,6 @@ func (a *API) prepareNew(r *request, pod *corev1.Pod) error {
 		pod.Namespace = r.path.namespace
 	}
 	switch {
-	case r.path.namespace == "":
-		return errMethod(r)
 	case pod.Namespace != r.path.namespace:
 		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
 	case pod.ResourceVersion != "":
