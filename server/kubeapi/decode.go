@@ -95,12 +95,8 @@ func protobufToJSON(b []byte, into message) ([]byte, error) {
 // decodePod decodes a pod. Fields that are unknown or given twice are an error or a warning,
 // as the client wants.
 func (r *request) decodePod(b []byte) (*corev1.Pod, error) {
-	var kind metav1.TypeMeta
-	if err := strictjson.UnmarshalCaseSensitivePreserveInts(b, &kind); err != nil {
-		return nil, errDecode(r, err)
-	}
-	if kind.Kind != "" && kind.Kind != "Pod" || kind.APIVersion != "" && kind.APIVersion != "v1" {
-		return nil, apierrors.NewBadRequest("the object is a " + kind.APIVersion + " " + kind.Kind + ", and a v1 Pod is expected")
+	if err := r.checkKind(b, "v1", "Pod"); err != nil {
+		return nil, err
 	}
 	pod := &corev1.Pod{}
 	strict, err := strictjson.UnmarshalStrict(b, pod)
@@ -110,12 +106,27 @@ func (r *request) decodePod(b []byte) (*corev1.Pod, error) {
 	return pod, r.handleStrict(append(r.strict, strict...))
 }
 
+// maxWarnings bounds the bytes of warnings, which are headers, about as an API server does.
+const maxWarnings = 4 << 10
+
+// checkKind returns an error for an object that says it is another one than expected.
+func (r *request) checkKind(b []byte, apiVersion, kind string) error {
+	var is metav1.TypeMeta
+	if err := strictjson.UnmarshalCaseSensitivePreserveInts(b, &is); err != nil {
+		return errDecode(r, err)
+	}
+	if is.Kind != "" && is.Kind != kind || is.APIVersion != "" && is.APIVersion != apiVersion {
+		return apierrors.NewBadRequest("the object is a " + is.APIVersion + " " + is.Kind + ", and a " + apiVersion + " " + kind + " is expected")
+	}
+	return nil
+}
+
 // errDecode is the error for what is no pod. A patch that could be applied to one is well-formed, but not valid.
 func errDecode(r *request, err error) error {
 	if r.Method == http.MethodPatch {
 		return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), field.OmitValueType{}, err.Error())})
 	}
-	return apierrors.NewBadRequest("decode the pod: " + err.Error())
+	return apierrors.NewBadRequest("decode the object: " + err.Error())
 }
 
 // handleStrict applies the query parameter fieldValidation.
@@ -131,8 +142,15 @@ func (r *request) handleStrict(found []error) error {
 	if level == metav1.FieldValidationStrict {
 		return apierrors.NewBadRequest("strict decoding error: " + strings.Join(texts, ", "))
 	}
+	left := maxWarnings
 	for _, text := range texts {
-		r.w.Header().Add("Warning", `299 - "`+strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", " ").Replace(text)+`"`)
+		if left -= len(text); left < 0 {
+			text = text[:max(0, left+len(text))] + "… (further warnings are left out)"
+		}
+		r.w.Header().Add("Warning", `299 - "`+strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", " ").Replace(strings.ToValidUTF8(text, ""))+`"`)
+		if left < 0 {
+			break
+		}
 	}
 	return nil
 }

@@ -110,6 +110,22 @@ func TestStore_KeysTwiceInYAML(t *testing.T) {
 	res = e.do("POST", pods, twice, "Content-Type", "application/yaml")
 	assert.Equal(t, http.StatusCreated, res.code, res.body)
 	assert.Contains(t, res.header.Get("Warning"), "already set")
+	// Clients take headers of a bounded size only.
+	res = e.do("POST", pods, strings.Replace(twice, "{name: a}", "{name: b}", 1)+strings.Repeat("more: 1\n", 5000), "Content-Type", "application/yaml")
+	assert.Equal(t, http.StatusCreated, res.code, res.body)
+	warnings := strings.Join(res.header.Values("Warning"), "")
+	assert.Less(t, len(warnings), 5000)
+	assert.Contains(t, warnings, "further warnings are left out")
+}
+
+// A patch must not keep other changes waiting for long.
+func TestStore_StrategicPatchIsBounded(t *testing.T) {
+	e := newEnv(t, nil)
+	e.create("a")
+	body := `{"spec":{"containers":[` + strings.Repeat(`{"name":"x"},`, 5000) + `{"name":"y"}]}}`
+	res := e.do("PATCH", pods+"/a", body, "Content-Type", "application/strategic-merge-patch+json")
+	assert.Equal(t, http.StatusRequestEntityTooLarge, res.code, res.body)
+	assert.Contains(t, res.status(t).Message, "5000 elements")
 }
 
 // What a selector can name is what it can on a cluster.

@@ -44,7 +44,7 @@ func patcher(contentType string, patch []byte) (func(*corev1.Pod) ([]byte, error
 		if failed, ok := errors.AsType[operationError](err); ok {
 			return nil, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "%s", failed.Error())
 		}
-		if errors.Is(err, errTooManyOperations) {
+		if errors.Is(err, errTooManyOperations) || errors.Is(err, errTooManyElements) {
 			return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 		}
 		if err != nil {
@@ -57,12 +57,38 @@ func patcher(contentType string, patch []byte) (func(*corev1.Pod) ([]byte, error
 // strategicPatch applies a strategic merge patch to a pod. The library panics if what identifies an element of a
 // list, as the name of a container, is a list or an object.
 func strategicPatch(original, patch []byte) (patched []byte, err error) {
+	var doc any
+	if decode(patch, &doc) == nil && elements(doc) > maxElements {
+		return nil, errTooManyElements
+	}
 	defer func() {
 		if recover() != nil {
 			patched, err = nil, errors.New("a value has another type than in the pod")
 		}
 	}()
 	return strategicpatch.StrategicMergePatch(original, patch, corev1.Pod{})
+}
+
+// maxElements bounds the elements of the lists in a strategic merge patch: each is searched for among all others, so that
+// those of a patch as long as a request may be take minutes, for which nothing else could be changed.
+const maxElements = 5_000
+
+var errTooManyElements = fmt.Errorf("the lists of a strategic merge patch may have %d elements", maxElements)
+
+// elements counts those of all lists in a document.
+func elements(doc any) (n int) {
+	switch v := doc.(type) {
+	case map[string]any:
+		for _, value := range v {
+			n += elements(value)
+		}
+	case []any:
+		n = len(v)
+		for _, value := range v {
+			n += elements(value)
+		}
+	}
+	return n
 }
 
 // decode decodes JSON of any form. Integers stay what they are: as floating-point numbers, large ones would become
