@@ -83,11 +83,11 @@ func watchStart(opts *internalversion.ListOptions) (after *uint64, initial bool,
 }
 
 // watchTimeout is the time that a watch lasts.
-func watchTimeout(wanted *int64) time.Duration {
-	if wanted == nil || *wanted == 0 {
+func watchTimeout(n *int64) time.Duration {
+	if n == nil || *n == 0 {
 		return minWatchTime + rand.N(minWatchTime) //nolint:gosec // only spreads load
 	}
-	return time.Duration(min(*wanted, math.MaxInt32)) * time.Second
+	return time.Duration(min(*n, math.MaxInt32)) * time.Second
 }
 
 // serve sends events.
