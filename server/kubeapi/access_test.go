@@ -277,10 +277,15 @@ func TestAPI_ReviewsOfOnesOwnRights(t *testing.T) {
 		path, body string
 		code       int
 	}{
-		{reviews + "accessreviews", "{", 400}, {reviews + "accessreviews", "{}", 422}, {reviews + "accessreviews", `{"kind":"Pod","spec":` + get + `}`, 400},
-		{reviews + "accessreviews", `{"apiVersion":"authorization.k8s.io/v1beta1","spec":` + get + `}`, 400}, {reviews + "accessreviews", `{"spec":` + get + `}`, 201},
-		{reviews + "rulesreviews", "{}", 400}, {reviews + "rulesreviews", `{"spec":{"namespace":"shop"}}`, 201},
-		{"/apis/authentication.k8s.io/v1/selfsubjectreviews", "", 400}, {"/apis/authentication.k8s.io/v1/selfsubjectreviews", "{}", 201},
+		{reviews + "accessreviews", "{", 400},
+		{reviews + "accessreviews", "{}", 422},
+		{reviews + "accessreviews", `{"kind":"Pod","spec":` + get + `}`, 400},
+		{reviews + "accessreviews", `{"apiVersion":"authorization.k8s.io/v1beta1","spec":` + get + `}`, 400},
+		{reviews + "accessreviews", `{"spec":` + get + `}`, 201},
+		{reviews + "rulesreviews", "{}", 400},
+		{reviews + "rulesreviews", `{"spec":{"namespace":"shop"}}`, 201},
+		{"/apis/authentication.k8s.io/v1/selfsubjectreviews", "", 400},
+		{"/apis/authentication.k8s.io/v1/selfsubjectreviews", "{}", 201},
 	} {
 		assert.Equal(t, c.code, e.do("POST", c.path, c.body).code, c.path+c.body)
 	}
