@@ -81,8 +81,9 @@ func (o *operation) isForNode() bool {
 		return true
 	case "":
 		return o.v.Claim == nil || o.v.Claim.Status.AllocatedResources == nil || o.isExpandedElsewhere()
+	default:
+		return false
 	}
-	return false
 }
 
 // expansionNotRequired is the annotation of a claim whose volume grows without its nodes.
