@@ -76,7 +76,7 @@ func TestVM_CgroupV2(t *testing.T) {
 		images := func() { add("images", "SUBLET_STARTS_TIME=20s", "TestStartsAgainstImageCollection") }
 		add("memory eviction", "", "TestEvictionOnContainerd/./memory")
 		add("pods", "SUBLET_PODS='"+limitedPods+"'", "TestPods")
-		add("resize", "", "TestResizeInPlace|TestCPUQuotaPeriod|TestPodCgroupStats")
+		add("resize", "", "TestResizeInPlace|TestResizeOfMemoryRequestAlone|TestCPUQuotaPeriod|TestPodCgroupStats")
 		if driver == "systemd" {
 			images()
 		}
