@@ -26,6 +26,7 @@ import (
 	"github.com/sublet-dev/agent/internal/containerdtest"
 	"github.com/sublet-dev/agent/internal/notify"
 	"github.com/sublet-dev/agent/podspec"
+	criclient "github.com/sublet-dev/agent/runtime/cri"
 )
 
 // none stands for a limit that is not set.
@@ -121,7 +122,7 @@ func TestResizeOfMemoryRequestAlone(t *testing.T) {
 	containerdtest.Each(t, func(t *testing.T, n *containerdtest.Node) {
 		r := newRig(n.Dial(t), filepath.Join(n.Shared, "request"), n.Busybox, n.CgroupParent)
 		r.tap.eventful = true
-		r.cri.Node.MemoryQoS = podspec.MemoryQoS{ThrottlingFactor: 0.5}
+		r.cri.Node = criclient.Node{MemoryQoS: podspec.MemoryQoS{ThrottlingFactor: 0.5}}.WithDetected(criclient.DetectNode(os.DirFS("/")))
 		events := &resizes{changed: make(chan struct{}, 1)}
 		r.opts = []agent.Option{agent.WithRecorder(events)}
 		rt := cri.NewRuntimeServiceClient(r.cc)
