@@ -24,18 +24,17 @@ var ErrNetworkNotReady = errors.New("network is not ready")
 // prepare provides everything that the containers of the pod depend on, and the options for those
 // that are made now, if any are. The reason names the step that failed.
 func (s *Syncer) prepare(ctx context.Context, pod *corev1.Pod, st *podState, work bool) (opts runtime.RunOptions, reason string, err error) {
+	var notReady error
 	if s.cfg.NetworkReady != nil && !pod.Spec.HostNetwork {
-		if err := s.cfg.NetworkReady(); err != nil {
-			if st.inRuntime { // it runs, and what it requests counts for the cgroups above those of pods
-				if reason, err := s.setUp(ctx, pod, st, &opts); err != nil {
-					return opts, reason, err
-				}
-			}
-			return opts, reasonNetwork, fmt.Errorf("%w: %w", ErrNetworkNotReady, err)
+		notReady = s.cfg.NetworkReady()
+	}
+	if notReady == nil || st.inRuntime { // what runs already counts for the cgroups above those of pods
+		if reason, err = s.setUp(ctx, pod, st, &opts); err != nil {
+			return opts, reason, err
 		}
 	}
-	if reason, err = s.setUp(ctx, pod, st, &opts); err != nil {
-		return opts, reason, err
+	if notReady != nil {
+		return opts, reasonNetwork, fmt.Errorf("%w: %w", ErrNetworkNotReady, notReady)
 	}
 	if opts.Volumes, err = s.mountVolumes(ctx, pod, st); err != nil {
 		return opts, reasonVolume, err

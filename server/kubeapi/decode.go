@@ -48,10 +48,7 @@ func (r *request) body(into message) ([]byte, error) {
 		return b, nil
 	case mediaType == "application/yaml":
 		if err = podspec.CheckAliases(b, maxYAML); err == nil {
-			if _, twice := yaml.YAMLToJSONStrict(b); twice != nil {
-				r.strict = append(r.strict, twice)
-			}
-			b, err = yaml.YAMLToJSON(b)
+			b, err = r.yamlToJSON(b)
 		}
 	case mediaType == protobufType:
 		b, err = protobufToJSON(b, into)
@@ -62,6 +59,16 @@ func (r *request) body(into message) ([]byte, error) {
 		return nil, apierrors.NewBadRequest("decode " + mediaType + ": " + err.Error())
 	}
 	return b, nil
+}
+
+// yamlToJSON converts YAML. Keys that are there twice are for fieldValidation.
+func (r *request) yamlToJSON(b []byte) ([]byte, error) {
+	converted, twice := yaml.YAMLToJSONStrict(b)
+	if twice == nil {
+		return converted, nil
+	}
+	r.strict = append(r.strict, twice)
+	return yaml.YAMLToJSON(b)
 }
 
 // protobufPrefix begins each object in protobuf.

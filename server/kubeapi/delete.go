@@ -48,9 +48,6 @@ func (a *API) deleteAll(r *request) error {
 	if err != nil {
 		return err
 	}
-	if which.Continue != "" {
-		return errContinue()
-	}
 	sel, err := r.selector(which)
 	if err != nil {
 		return err

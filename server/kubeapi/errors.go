@@ -53,11 +53,6 @@ func errExpired(format string, args ...any) error {
 	return status(http.StatusGone, metav1.StatusReasonExpired, format, args...)
 }
 
-// errContinue is the error for a token of which there are none: lists are complete.
-func errContinue() error {
-	return errExpired("the continue token is not one of this server: list again without it")
-}
-
 // errTooLargeVersion is the error for a version that there is not yet. Clients list again
 // without it by the cause: it is that of another process.
 func errTooLargeVersion(want, version uint64) error {

@@ -53,7 +53,7 @@ func (op operation) apply(doc any, copyable *int) (any, error) {
 }
 
 // isMissing reports whether only the last part of a path is missing, in an object. As in an API server, not as in the
-// RFC, it can be replaced, and is null in a test.
+// RFC, that is null in a test.
 func isMissing(doc any, path []string) bool {
 	if len(path) == 0 {
 		return false
@@ -65,17 +65,6 @@ func isMissing(doc any, path []string) bool {
 	}
 	_, exists := object[path[len(path)-1]]
 	return !exists
-}
-
-// replace replaces a value.
-func replace(doc any, path []string, value any) (any, error) {
-	if !isMissing(doc, path) {
-		var err error
-		if doc, err = remove(doc, path); err != nil {
-			return nil, err
-		}
-	}
-	return add(doc, path, value)
 }
 
 // transfer moves or copies a value.
@@ -161,22 +150,41 @@ func lookup(doc any, path []string) (any, error) {
 // add sets a member of an object or inserts a value into a list.
 func add(doc any, path []string, value any) (any, error) {
 	return edit(doc, path, func(parent any, last string) (any, error) {
-		switch p := parent.(type) {
-		case map[string]any:
-			p[last] = value
-			return p, nil
-		case []any:
-			if last == "-" {
-				return append(p, value), nil
-			}
-			i, err := index(last, len(p)+1)
-			if err != nil {
-				return nil, err
-			}
-			return slices.Insert(p, i, value), nil
+		list, ok := parent.([]any)
+		switch {
+		case !ok:
+			return put(parent, last, value)
+		case last == "-":
+			return append(list, value), nil
 		}
-		return nil, fmt.Errorf("%q is in neither an object nor a list", last)
+		i, err := index(last, len(list)+1)
+		if err != nil {
+			return nil, err
+		}
+		return slices.Insert(list, i, value), nil
 	}, value)
+}
+
+// replace replaces a value. As in an API server, not as in the RFC, a member of an object may be missing.
+func replace(doc any, path []string, value any) (any, error) {
+	return edit(doc, path, func(parent any, last string) (any, error) { return put(parent, last, value) }, value)
+}
+
+// put sets a member of an object or replaces an element of a list. It returns the parent.
+func put(parent any, name string, value any) (any, error) {
+	switch p := parent.(type) {
+	case map[string]any:
+		p[name] = value
+	case []any:
+		i, err := index(name, len(p))
+		if err != nil {
+			return nil, err
+		}
+		p[i] = value
+	default:
+		return nil, fmt.Errorf("%q is in neither an object nor a list", name)
+	}
+	return parent, nil
 }
 
 // remove removes a value.
@@ -215,15 +223,5 @@ func edit(doc any, path []string, change func(parent any, last string) (any, err
 	if child, err = edit(child, path[1:], change, replacement); err != nil {
 		return nil, err
 	}
-	switch v := doc.(type) {
-	case map[string]any:
-		v[path[0]] = child
-	case []any:
-		i, err := index(path[0], len(v))
-		if err != nil {
-			return nil, err
-		}
-		v[i] = child
-	}
-	return doc, nil
+	return put(doc, path[0], child)
 }

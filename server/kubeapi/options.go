@@ -41,8 +41,12 @@ func queryOptions[P runtime.Object](r *request, into P, validate func(P) field.E
 // listOptions returns those of a list, a watch or a deletion of many.
 func (r *request) listOptions(watch bool) (*internalversion.ListOptions, error) {
 	opts := &internalversion.ListOptions{}
-	return opts, queryOptions(r, opts, func(o *internalversion.ListOptions) field.ErrorList {
+	err := queryOptions(r, opts, func(o *internalversion.ListOptions) field.ErrorList {
 		o.Watch = watch
 		return listvalidation.ValidateListOptions(o, true)
 	})
+	if err == nil && !watch && opts.Continue != "" { // lists are complete, so that there are no tokens
+		err = errExpired("the continue token is not one of this server: list again without it")
+	}
+	return opts, err
 }

@@ -41,16 +41,10 @@ func patcher(contentType string, patch []byte) (func(*corev1.Pod) ([]byte, error
 			return nil, apierrors.NewInternalError(err)
 		}
 		patched, err := apply(original)
-		if failed, ok := errors.AsType[operationError](err); ok {
-			return nil, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "%s", failed.Error())
+		if _, decided := errors.AsType[*apierrors.StatusError](err); err != nil && !decided {
+			err = apierrors.NewBadRequest("apply the patch: " + err.Error())
 		}
-		if errors.Is(err, errTooManyOperations) || errors.Is(err, errTooManyElements) {
-			return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
-		}
-		if err != nil {
-			return nil, apierrors.NewBadRequest("apply the patch: " + err.Error())
-		}
-		return patched, nil
+		return patched, err
 	}, nil
 }
 
@@ -59,7 +53,7 @@ func patcher(contentType string, patch []byte) (func(*corev1.Pod) ([]byte, error
 func strategicPatch(original, patch []byte) (patched []byte, err error) {
 	var doc any
 	if decode(patch, &doc) == nil && elements(doc) > maxElements {
-		return nil, errTooManyElements
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the lists of a strategic merge patch may have %d elements", maxElements))
 	}
 	defer func() {
 		if recover() != nil {
@@ -72,8 +66,6 @@ func strategicPatch(original, patch []byte) (patched []byte, err error) {
 // maxElements bounds the elements of the lists in a strategic merge patch: each is searched for among all others, so that
 // those of a patch as long as a request may be take minutes, for which nothing else could be changed.
 const maxElements = 5_000
-
-var errTooManyElements = fmt.Errorf("the lists of a strategic merge patch may have %d elements", maxElements)
 
 // elements counts those of all lists in a document.
 func elements(doc any) (n int) {
@@ -141,14 +133,6 @@ type operation struct {
 	Value json.RawMessage `json:"value"`
 }
 
-// operationError is an operation of a patch that has failed, such as a test.
-type operationError string
-
-// Error implements error.
-func (e operationError) Error() string { return string(e) }
-
-var errTooManyOperations = fmt.Errorf("a JSON patch may have %d operations", maxOperations)
-
 // jsonPatch applies a JSON patch, RFC 6902.
 func jsonPatch(original, patch []byte) ([]byte, error) {
 	var doc any
@@ -157,13 +141,13 @@ func jsonPatch(original, patch []byte) ([]byte, error) {
 		return nil, err
 	}
 	if len(operations) > maxOperations {
-		return nil, errTooManyOperations
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("a JSON patch may have %d operations", maxOperations))
 	}
 	copyable := maxCopied
 	for i, op := range operations {
 		var err error
 		if doc, err = op.apply(doc, &copyable); err != nil {
-			return nil, operationError(fmt.Sprintf("operation %d: %v", i, err))
+			return nil, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "operation %d: %v", i, err)
 		}
 	}
 	return json.Marshal(doc)

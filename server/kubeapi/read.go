@@ -47,9 +47,6 @@ func (a *API) list(r *request) error {
 	if err != nil {
 		return err
 	}
-	if opts.Continue != "" {
-		return errContinue()
-	}
 	sel, err := r.selector(opts)
 	if err != nil {
 		return err
