@@ -142,16 +142,23 @@ func (p *PodManager) restoreAllocation(pod *corev1.Pod) (allocated, deferred *co
 func withAllocatedResources(pod *corev1.Pod, st *corev1.PodStatus) *corev1.Pod {
 	out := pod.DeepCopy()
 	out.Spec.Resources = allocatedPodLevel(out, st)
-	for _, list := range [][]corev1.Container{out.Spec.InitContainers, out.Spec.Containers} {
+	eachReported(out, st, func(c *corev1.Container, cs *corev1.ContainerStatus) {
+		c.Resources.Requests, c.Resources.Limits = cs.AllocatedResources.DeepCopy(), cs.Resources.Limits.DeepCopy()
+	})
+	return out
+}
+
+// eachReported calls f with each container of a pod whose resources its status reports.
+func eachReported(pod *corev1.Pod, st *corev1.PodStatus, f func(c *corev1.Container, cs *corev1.ContainerStatus)) {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			for _, cs := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses) {
+			for cs := range podspec.ContainerStatuses(st) {
 				if cs.Name == list[i].Name && cs.Resources != nil {
-					list[i].Resources.Requests, list[i].Resources.Limits = cs.AllocatedResources.DeepCopy(), cs.Resources.Limits.DeepCopy()
+					f(&list[i], cs)
 				}
 			}
 		}
 	}
-	return out
 }
 
 // allocatedPodLevel returns the pod-level resources of a pod with the amounts that its status

@@ -2,6 +2,7 @@ package syncloop
 
 import (
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -73,20 +74,11 @@ func (p *PodManager) surplus(pod *corev1.Pod) corev1.ResourceList {
 // withActualRequests returns a pod with the requests that its running containers have by its status.
 func withActualRequests(pod *corev1.Pod, st *corev1.PodStatus) *corev1.Pod {
 	out := *pod
-	out.Spec.InitContainers = withActual(pod.Spec.InitContainers, st.InitContainerStatuses)
-	out.Spec.Containers = withActual(pod.Spec.Containers, st.ContainerStatuses)
-	return &out
-}
-
-func withActual(containers []corev1.Container, statuses []corev1.ContainerStatus) []corev1.Container {
-	out := make([]corev1.Container, len(containers))
-	copy(out, containers)
-	for i := range out {
-		for j := range statuses {
-			if cs := &statuses[j]; cs.Name == out[i].Name && cs.State.Running != nil && cs.Resources != nil {
-				out[i].Resources.Requests = cs.Resources.Requests
-			}
+	out.Spec.InitContainers, out.Spec.Containers = slices.Clone(pod.Spec.InitContainers), slices.Clone(pod.Spec.Containers)
+	eachReported(&out, st, func(c *corev1.Container, cs *corev1.ContainerStatus) {
+		if cs.State.Running != nil {
+			c.Resources.Requests = cs.Resources.Requests
 		}
-	}
-	return out
+	})
+	return &out
 }
