@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -72,9 +71,7 @@ func (p *pod) pausePID() int {
 	require.Len(p.t, list.GetItems(), 1)
 	st, err := p.rt.PodSandboxStatus(p.t.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: list.GetItems()[0].GetId(), Verbose: true})
 	require.NoError(p.t, err)
-	var info struct{ Pid int }
-	require.NoError(p.t, json.Unmarshal([]byte(st.GetInfo()["info"]), &info))
-	return info.Pid
+	return pidOf(p.t, st.GetInfo())
 }
 
 func (p *pod) read(pid int, file string) string {

@@ -321,17 +321,24 @@ func (p *pod) pid(container string) int {
 	defer cancel()
 	r, err := p.rt.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: p.id(container), Verbose: true})
 	require.NoError(p.t, err)
-	var info struct{ Pid int }
-	require.NoError(p.t, json.Unmarshal([]byte(r.GetInfo()["info"]), &info))
-	require.NotZero(p.t, info.Pid)
+	pid := pidOf(p.t, r.GetInfo())
+	require.NotZero(p.t, pid)
 	p.eventually(func() error { // a container that has just started may still be in the runtime's own program, which gives it its settings
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", info.Pid))
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err != nil || len(line) == 0 || strings.HasSuffix(string(line), "\x00init\x00") {
-			return fmt.Errorf("process %d is %q: %w", info.Pid, line, err)
+			return fmt.Errorf("process %d is %q: %w", pid, line, err)
 		}
 		return nil
 	})
-	return info.Pid
+	return pid
+}
+
+// pidOf is the process that a runtime tells of in a verbose status.
+func pidOf(t *testing.T, info map[string]string) int {
+	t.Helper()
+	var process struct{ Pid int }
+	require.NoError(t, json.Unmarshal([]byte(info["info"]), &process))
+	return process.Pid
 }
 
 // proc returns one line of /proc/<pid>/status of the container's first process.

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -161,7 +160,9 @@ func TestResizeOfMemoryRequestAlone(t *testing.T) {
 // throttledAt returns memory.high of a container; 0 without cgroup v2.
 func throttledAt(t *testing.T, rt cri.RuntimeServiceClient, id string) int64 {
 	t.Helper()
-	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pidOf(t, rt, id)))
+	st, err := rt.ContainerStatus(t.Context(), &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	require.NoError(t, err)
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pidOf(t, st.GetInfo())))
 	require.NoError(t, err)
 	for line := range strings.Lines(string(groups)) {
 		if dir, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
@@ -169,15 +170,6 @@ func throttledAt(t *testing.T, rt cri.RuntimeServiceClient, id string) int64 {
 		}
 	}
 	return 0
-}
-
-func pidOf(t *testing.T, rt cri.RuntimeServiceClient, id string) int {
-	t.Helper()
-	st, err := rt.ContainerStatus(t.Context(), &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
-	require.NoError(t, err)
-	var info struct{ Pid int }
-	require.NoError(t, json.Unmarshal([]byte(st.GetInfo()["info"]), &info))
-	return info.Pid
 }
 
 // CR-1: in a short period a container has at least 1 ms, which its pod has too: it runs, and limits that come to the
@@ -287,9 +279,7 @@ func bounded(t *testing.T, rt cri.RuntimeServiceClient, step, name string, want 
 		if err != nil {
 			continue // it ends
 		}
-		var info struct{ Pid int }
-		require.NoError(t, json.Unmarshal([]byte(st.GetInfo()["info"]), &info))
-		if have = boundsOf(info.Pid, want); have == want {
+		if have = boundsOf(pidOf(t, st.GetInfo()), want); have == want {
 			return id
 		}
 	}
