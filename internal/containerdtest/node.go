@@ -241,7 +241,7 @@ func (n *Node) pushImages() (pause string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("list busybox applets: %w", err)
 	}
-	n.Busybox, err = n.Registry.pushBusybox(strings.Fields(string(list)), "test/busybox", "1")
+	n.Busybox, err = n.Registry.pushBusybox(strings.Fields(string(list)), "test/busybox", "1", nil)
 	return pause, err
 }
 
@@ -251,15 +251,26 @@ func (n *Node) PushBusybox(t testing.TB, repo, tag string, extra ...File) string
 	return n.PushLayers(t, repo, tag, extra)
 }
 
+// PushStopSignal makes another image of the busybox tools whose containers are stopped with a signal, as SIGUSR1.
+func (n *Node) PushStopSignal(t testing.TB, repo, tag, signal string, extra ...File) string {
+	t.Helper()
+	return n.push(t, repo, tag, map[string]any{"StopSignal": signal}, extra)
+}
+
 // PushLayers makes an image with layers of files above that of the busybox tools,
 // which all of these images share.
 func (n *Node) PushLayers(t testing.TB, repo, tag string, layers ...[]File) string {
+	t.Helper()
+	return n.push(t, repo, tag, nil, layers...)
+}
+
+func (n *Node) push(t testing.TB, repo, tag string, config map[string]any, layers ...[]File) string {
 	t.Helper()
 	list, err := exec.Command(busybox, "--list").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ref, err := n.Registry.pushBusybox(strings.Fields(string(list)), repo, tag, layers...)
+	ref, err := n.Registry.pushBusybox(strings.Fields(string(list)), repo, tag, config, layers...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -161,8 +161,8 @@ func (r *Registry) Push(repo, tag string, config map[string]any, layers ...[]Fil
 }
 
 // pushBusybox makes the image that most tests run: every busybox applet, with
-// layers of extra files above.
-func (r *Registry) pushBusybox(applets []string, repo, tag string, extra ...[]File) (string, error) {
+// layers of extra files above, and what config adds to its configuration.
+func (r *Registry) pushBusybox(applets []string, repo, tag string, config map[string]any, extra ...[]File) (string, error) {
 	bin, err := os.ReadFile(busybox)
 	if err != nil {
 		return "", err
@@ -184,7 +184,9 @@ func (r *Registry) pushBusybox(applets []string, repo, tag string, extra ...[]Fi
 			files = append(files, File{Name: "bin/" + a, Link: "busybox"})
 		}
 	}
-	return r.Push(repo, tag, map[string]any{"Env": []string{"PATH=/bin"}, "Cmd": []string{"sh"}, "WorkingDir": "/"}, append([][]File{files}, extra...)...)
+	all := map[string]any{"Env": []string{"PATH=/bin"}, "Cmd": []string{"sh"}, "WorkingDir": "/"}
+	maps.Copy(all, config)
+	return r.Push(repo, tag, all, append([][]File{files}, extra...)...)
 }
 
 // packedLayers has what pack returned for layers that many images have, by their digests.

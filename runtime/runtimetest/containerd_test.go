@@ -25,7 +25,7 @@ func TestRuntime_Containerd(t *testing.T) {
 		const username, password = "reader", "correct horse"
 		private := n.PushBusybox(t, "private", "1", containerdtest.File{Name: "private", Data: []byte("3"), Mode: 0o644})
 		n.Registry.Protect("private", username, password)
-		second := n.PushBusybox(t, "second", "1", containerdtest.File{Name: "second", Data: []byte("2"), Mode: 0o644})
+		second := n.PushStopSignal(t, "second", "1", "SIGUSR1", containerdtest.File{Name: "second", Data: []byte("2"), Mode: 0o644})
 		runtimetest.TestRuntime(t, func(t testing.TB) *grpc.ClientConn { return n.Dial(t) },
 			runtimetest.KnownRuntimes(), runtimetest.Image(n.Busybox), runtimetest.SecondImage(second),
 			runtimetest.PrivateImage(private, username, password), runtimetest.CDISpecDir(n.CDISpecDir()),
