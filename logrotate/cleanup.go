@@ -17,13 +17,13 @@ func (r *Rotator) requestCleanup(path string) {
 
 // runCleanup cleans up rotated logs until ctx is done, one at a time because compression
 // uses a whole CPU.
-func (r *Rotator) runCleanup(ctx context.Context, root logRoot) {
+func (r *Rotator) runCleanup(ctx context.Context, root func() *logRoot) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case path := <-r.needsCleanup:
-			if err := root.cleanup(ctx, path); err != nil && ctx.Err() == nil {
+			if err := root().cleanup(ctx, path); err != nil && ctx.Err() == nil {
 				r.cfg.Logger.Warn("removing rotated logs failed", slog.String("path", path), logattr.Err(err))
 			}
 		}

@@ -7,7 +7,7 @@
 //   - A log is rotated soon after it has reached its maximum size: the faster it grows,
 //     the more often its size is read. Idle logs are watched by inotify and cost nothing.
 //   - The log of a running container that is deleted is reopened after MonitorInterval, so that
-//     it can be read, and rotated, from then on.
+//     it can be read, and rotated, from then on, also if the whole logs directory was deleted.
 //   - Removal comes before rotation, so that a full disk does not prevent it.
 //   - Containers that can write to their log directory cannot lead the Rotator out of it:
 //     links are not followed, and only regular files are touched.

@@ -399,16 +399,17 @@ func TestRotator_LogsNoInterruptedCleanups(t *testing.T) {
 	for i := range 2 {
 		require.NoError(t, os.WriteFile(c.log(0)+fmt.Sprintf(".2026010%d-000000.000000000", i+1), []byte("x"), 0o600))
 	}
+	root := func() *logRoot { return &l.root }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 40 { // either case of its select may come first
 		l.requestCleanup("ns_p0_u/app/0.log")
-		l.runCleanup(ctx, l.root)
+		l.runCleanup(ctx, root)
 	}
 	assert.Empty(t, log.String())
 
 	ctx, cancel = context.WithCancel(t.Context())
-	l.wg.Go(func() { l.runCleanup(ctx, l.root) })
+	l.wg.Go(func() { l.runCleanup(ctx, root) })
 	l.requestCleanup("ns_p0_u/app/0.log")
 	require.Eventually(t, func() bool { return exists(c.log(0) + ".20260101-000000.000000000.gz") }, time.Minute, time.Millisecond)
 	l.requestCleanup("ns_p0_u/app/0.log")

@@ -3,10 +3,12 @@
 package logrotate
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/sublet-dev/agent/internal/logtest"
 )
@@ -41,6 +44,51 @@ func TestRotator_ReopensDeletedLogs(t *testing.T) {
 		assert.Equal(t, []string{"0", "0", "0"}, rt.reopened(), "its size counts")
 		stop()
 	})
+}
+
+// directoryMaker is a runtime that makes the directory of a log, as containerd does.
+type directoryMaker struct{ *logFiles }
+
+func (d directoryMaker) ReopenLog(ctx context.Context, id string) error {
+	i, err := strconv.Atoi(id)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.MkdirAll(filepath.Dir(d.log(i)), 0o755), d.logFiles.ReopenLog(ctx, id))
+}
+
+// CG-3: so are logs that were deleted with the whole logs directory, or over which something was mounted. The new ones are rotated.
+func TestRotator_FollowsTheLogsDirectory(t *testing.T) {
+	for name, replace := range map[string]func(t *testing.T, dir string) error{
+		"removed":    func(_ *testing.T, dir string) error { return os.RemoveAll(dir) },
+		"made again": func(_ *testing.T, dir string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755)) },
+		"mounted over": func(t *testing.T, dir string) error {
+			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+				t.Skip("needs root: ", err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newLogFiles(t, 2)
+			synctest.Test(t, func(t *testing.T) {
+				var log logtest.Buffer
+				stop := run(t, Config{Runtime: directoryMaker{c}, LogsDir: c.dir, MaxSize: 1000, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				pass(time.Minute)
+				require.NoError(t, replace(t, c.dir))
+				pass(time.Minute)
+				assert.ElementsMatch(t, []string{"0", "1"}, c.reopened())
+				c.write(t, 0, string(make([]byte, 2000)))
+				pass(time.Minute)
+				rotated, err := filepath.Glob(c.log(0) + ".*")
+				require.NoError(t, err)
+				assert.Len(t, rotated, 1)
+				assert.Empty(t, log.String())
+				stop()
+			})
+		})
+	}
 }
 
 // A runtime that writes no logs is not asked to reopen them.

@@ -3,16 +3,14 @@ package logrotate
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/logpath"
-	"github.com/sublet-dev/agent/internal/mkdir"
 	"github.com/sublet-dev/agent/internal/safe"
 	"github.com/sublet-dev/agent/internal/sleep"
 	"github.com/sublet-dev/agent/runtime"
@@ -70,21 +68,19 @@ func (r *Rotator) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	if err := mkdir.All(r.cfg.LogsDir, 0o755); err != nil { // the kubelet's mode: log shippers read it
-		return fmt.Errorf("create logs directory: %w", err)
-	}
-	opened, err := os.OpenRoot(r.cfg.LogsDir)
+	opened, err := r.openRoot()
 	if err != nil {
-		return fmt.Errorf("open logs directory: %w", err)
+		return err
 	}
-	defer func() { _ = opened.Close() }()
-	root := logRoot{Root: opened, maxFiles: r.cfg.MaxFiles, renames: new(sync.Mutex)}
+	var root atomic.Pointer[logRoot]
+	root.Store(&logRoot{Root: opened, maxFiles: r.cfg.MaxFiles, renames: new(sync.Mutex)})
+	defer func() { _ = root.Load().Close() }()
 	if r.logWatch, err = newLogWatch(); err != nil {
 		r.cfg.Logger.Warn("falling back to polling container logs, inotify unavailable", logattr.Err(err))
 	}
 	defer r.wg.Wait()
 	defer r.logWatch.close()
-	r.wg.Go(func() { r.runCleanup(ctx, root) })
+	r.wg.Go(func() { r.runCleanup(ctx, root.Load) })
 	var events <-chan struct{} // nil: they are looked for
 	if r.cfg.WaitForEvents {
 		events = r.logWatch.notify(&r.wg)
@@ -108,6 +104,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-list.C:
+			r.followRoot(&root)
 			r.list(ctx)
 			list.Reset(sleep.UntilMultiple(r.cfg.MonitorInterval))
 			setPoll(0)
@@ -118,7 +115,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 			}
 		case <-poll.C:
 			lastPoll = time.Now()
-			setPoll(r.pollLogs(ctx, root, slots))
+			setPoll(r.pollLogs(ctx, *root.Load(), slots))
 			if notified {
 				notified = false
 				r.logWatch.awaitNext()
