@@ -92,7 +92,7 @@ var allowedImports = map[string][]string{
 	"internal/mkdir":             {},
 	"internal/monotonic":         {},
 	"internal/capability":        {},
-	"internal/owner":             {"internal/atomicfile"},
+	"internal/owner":             {"internal/atomicfile", "internal/fserr", "internal/mounts"},
 	"internal/mounts":            {},
 	"internal/nodeselector":      {},
 	"internal/safe":              {},

@@ -329,12 +329,15 @@ func TestCollector_LogDirectoryErrors(t *testing.T) {
 }
 
 // A directory that cannot be removed keeps its mark, so that a later collection knows
-// whose it is.
+// whose it is. What is mounted in it stays as it is.
 func TestCollector_KeepsMarkOfWhatStays(t *testing.T) {
 	n := newLogsNode(t)
 	mountOver(t, filepath.Join(n.podDir, "app"))
+	precious := filepath.Join(n.podDir, "app", "precious")
+	require.NoError(t, os.WriteFile(precious, nil, 0o600))
 	_, err := n.collect(t)
 	require.Error(t, err)
+	require.FileExists(t, precious)
 	require.NoError(t, unix.Unmount(filepath.Join(n.podDir, "app"), 0))
 	result, err := n.collect(t)
 	require.NoError(t, err)

@@ -324,7 +324,7 @@ func (c *Collector) runPass(ctx context.Context, r *pass) error {
 				return errors.Join(err, listErr)
 			}
 		}
-		err = errors.Join(err, c.cleanLogs(pods, changes, urgently, r.result))
+		err = errors.Join(err, c.cleanLogs(ctx, pods, changes, urgently, r.result))
 	}
 	c.listTime.Store(int64(listTook + time.Since(startTime)))
 	return err

@@ -1,6 +1,7 @@
 package containergc
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -101,7 +102,7 @@ func (c *Collector) logsChanged(changes uint64) bool {
 // cleanLogs removes the log directories of deleted pods that the runtime does not have
 // either, the links into them, and dangling links. Directories without the owner's mark
 // belong to others and are kept. changes is the number of the list of pods; see logsChanged.
-func (c *Collector) cleanLogs(pods []runtime.Pod, changes uint64, urgent bool, result *Result) error {
+func (c *Collector) cleanLogs(ctx context.Context, pods []runtime.Pod, changes uint64, urgent bool, result *Result) error {
 	if c.cfg.Owner == nil {
 		return nil
 	}
@@ -138,7 +139,7 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, changes uint64, urgent bool, r
 		mayClean := func(dir, link string) bool { return !mayReopen(listed[uidOf(dir)], link) && c.mayClean(dir, isOurs) }
 		errs := []error{err, c.cleanLinks(mayClean, isDeleted, urgent, result)}
 		for _, name := range deleted {
-			if err := removeMarked(root, name); err != nil {
+			if err := owner.Remove(ctx, c.cfg.LogsDir, name); err != nil {
 				errs = append(errs, fmt.Errorf("remove log directory %s: %w", name, err))
 				continue
 			}
@@ -146,24 +147,6 @@ func (c *Collector) cleanLogs(pods []runtime.Pod, changes uint64, urgent bool, r
 		}
 		return errors.Join(errs...)
 	})
-}
-
-// removeMarked removes a directory, its mark last.
-func removeMarked(root *os.Root, name string) error {
-	entries, err := fs.ReadDir(root.FS(), name)
-	if err != nil {
-		return fserr.IgnoreNotExist(err)
-	}
-	var errs []error
-	for _, e := range entries {
-		if e.Name() != owner.MarkName {
-			errs = append(errs, root.RemoveAll(filepath.Join(name, e.Name())))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return root.RemoveAll(name)
 }
 
 // cleanLinks removes links into directories that are being removed, and dangling

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"github.com/sublet-dev/agent/internal/mkdir"
-	"github.com/sublet-dev/agent/internal/mounts"
 	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -42,19 +41,7 @@ func (s *Syncer) removeLogDir(ctx context.Context, dir string, final runtime.Pod
 	if err != nil || !owned {
 		return err
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for _, e := range entries {
-		if e.Name() == owner.MarkName {
-			continue // the mark goes last, so that a removal that is interrupted can be continued
-		}
-		if err := mounts.Remove(ctx, dir, e.Name()); err != nil {
-			return err
-		}
-	}
-	return mounts.Remove(ctx, filepath.Dir(dir), filepath.Base(dir))
+	return owner.Remove(ctx, filepath.Dir(dir), filepath.Base(dir))
 }
 
 // ownsLogDir reports whether a log directory belongs to the observed pod of this agent.
