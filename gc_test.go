@@ -2,8 +2,10 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +31,7 @@ import (
 	"github.com/sublet-dev/agent/runtime/cri"
 	"github.com/sublet-dev/agent/runtime/embedded"
 	"github.com/sublet-dev/agent/runtime/embedded/simulated"
+	"github.com/sublet-dev/agent/status"
 )
 
 var _ eviction.ImageReclaimer = (*imagegc.Collector)(nil)
@@ -241,6 +244,58 @@ func TestDeadContainersAreCollected(t *testing.T) {
 		require.Greater(t, c.RestartCount, int32(5))
 		require.NotNil(t, c.LastTerminationState.Terminated)
 		require.Equal(t, int32(3), c.LastTerminationState.Terminated.ExitCode)
+	})
+}
+
+// CG-2: what an evicted pod has left in the runtime is removed once its source has its status. The next agent neither
+// starts it nor forgets what it was.
+func TestAgent_RemovesContainersOfEvictedPods(t *testing.T) {
+	agenttest.OnMachine(t, node.Config{}, func(t *testing.T, m *agenttest.Machine) {
+		all := map[string]*corev1.Pod{"web": agenttest.Pod("web"), "job": agenttest.PodWithPolicy("job", corev1.RestartPolicyNever, "run-for=1s")}
+		pods := podsource.NewMemory(all["web"], all["job"])
+		var reachable atomic.Bool
+		start := func() *agenttest.Process {
+			return m.Start(agent.WithSource("http", podsource.NotStatic(pods)), agent.WithStatusSink(status.SinkFunc(
+				func(_ context.Context, pod *corev1.Pod, st corev1.PodStatus) error {
+					if podspec.IsTerminalPhase(st.Phase) && !reachable.Load() {
+						return errors.New("the server is away")
+					}
+					with := all[pod.Name].DeepCopy()
+					with.Status = st
+					pods.Put(with)
+					return nil
+				})))
+		}
+		left := func() (names []string) {
+			list, err := m.Client.Pods(t.Context())
+			require.NoError(t, err)
+			for i := range list {
+				names = append(names, list[i].Name)
+			}
+			slices.Sort(names)
+			return names
+		}
+		a := start()
+		time.Sleep(time.Minute)
+		require.NoError(t, a.Evict(t.Context(), "default", "web", time.Second))
+		time.Sleep(5 * time.Minute)
+		require.Equal(t, []string{"job", "web"}, left(), "its source does not have its status yet")
+		reachable.Store(true)
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, []string{"job"}, left(), "a completed pod keeps its logs")
+		before, err := a.Pod("default", "web")
+		require.NoError(t, err)
+		require.Equal(t, "Evicted", before.Status.Reason)
+		a.Stop()
+
+		a = start()
+		time.Sleep(5 * time.Minute)
+		after, err := a.Pod("default", "web")
+		require.NoError(t, err)
+		before.Status.Conditions, after.Status.Conditions = nil, nil // a message tells that the sandbox is gone
+		assert.Equal(t, asJSON(t, before.Status), asJSON(t, after.Status))
+		assert.Empty(t, m.Running())
+		a.Stop()
 	})
 }
 

@@ -6,7 +6,8 @@
 //   - The last exited container of each name is kept while its pod is desired or, with
 //     KeepUntilReplaced, until a newer one runs. Its exit code is part of the status,
 //     and planning has to know that an init container has completed.
-//   - Everything of a deleted pod is removed, within a second of RequestCollection.
+//   - Everything of a deleted pod is removed, within a second of RequestCollection, and
+//     containers of an evicted one with their logs, once its source has its status.
 //   - Removals are paced, so that the runtime can start containers meanwhile. Deleted
 //     pods come first, and Reclaim does not wait for a paced collection.
 //   - What cannot be removed is tried again with a back-off, from one Period up to 15

@@ -97,6 +97,7 @@ func TestPlan_Reasons(t *testing.T) {
 		Containers: []runtime.Container{ctr("a2", "a", "s1", 2, runtime.Running, 1), ctr("a1", "a", "s0", 1, runtime.Exited, 20), ctr("a0", "a", "s0", 0, runtime.Exited, 30)},
 	}
 	other := runtime.Pod{UID: "u2", Sandboxes: []runtime.Sandbox{box("d", 0, runtime.SandboxNotReady)}, Containers: []runtime.Container{ctr("d0", "d", "d", 0, runtime.Exited, 50)}}
+	untilReplaced := containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced}
 	for _, tt := range []struct {
 		state  containergc.PodState
 		policy containergc.Policy
@@ -104,13 +105,9 @@ func TestPlan_Reasons(t *testing.T) {
 		want   map[string]containergc.Reason
 	}{
 		{containergc.PodDeleted, containergc.Policy{}, false, map[string]containergc.Reason{"d0": containergc.ReasonPodDeleted, "d": containergc.ReasonPodDeleted, "a0": containergc.ReasonReplaced}},
+		{containergc.PodEvicted, containergc.Policy{}, false, map[string]containergc.Reason{"d0": containergc.ReasonPodEvicted, "d": containergc.ReasonPodEvicted, "a0": containergc.ReasonReplaced}},
 		{containergc.PodTerminated, containergc.Policy{}, true, map[string]containergc.Reason{"d0": containergc.ReasonDiskUsage, "d": containergc.ReasonDiskUsage, "a0": containergc.ReasonReplaced}},
-		{
-			containergc.PodDesired,
-			containergc.Policy{MaxPerPodContainer: containergc.KeepUntilReplaced},
-			false,
-			map[string]containergc.Reason{"a0": containergc.ReasonReplaced, "a1": containergc.ReasonReplaced, "s0": containergc.ReasonUnused},
-		},
+		{containergc.PodDesired, untilReplaced, false, map[string]containergc.Reason{"a0": containergc.ReasonReplaced, "a1": containergc.ReasonReplaced, "s0": containergc.ReasonUnused}},
 		{containergc.PodDesired, containergc.Policy{MaxPerPodContainer: 2, MaxContainers: 2}, false, map[string]containergc.Reason{"a0": containergc.ReasonMaxContainers}},
 	} {
 		got := map[string]containergc.Reason{}
@@ -130,7 +127,7 @@ func randomNode(rnd *rand.Rand) ([]runtime.Pod, podStates) {
 	var pods []runtime.Pod
 	for i := range rnd.IntN(4) {
 		pod := runtime.Pod{UID: types.UID(fmt.Sprint("u", i)), Namespace: "ns", Name: "p"}
-		stands[pod.UID] = containergc.PodState(rnd.IntN(3))
+		stands[pod.UID] = containergc.PodState(rnd.IntN(4))
 		n := 1 + rnd.IntN(3)
 		for j := range n {
 			s := box(fmt.Sprintf("s%d-%d", i, j), uint32(j), runtime.SandboxState(rnd.IntN(2)))

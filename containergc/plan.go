@@ -57,11 +57,15 @@ const (
 	PodTerminated
 	// PodDeleted: no source contains the pod. Everything of it is removed.
 	PodDeleted
+	// PodEvicted: the pod was evicted and has terminated, and its source knows that. Its
+	// containers and their logs are removed.
+	PodEvicted
 )
 
 // podFacts is what is known about a pod when its state is decided.
 type podFacts struct {
 	desired  bool // a source contains it
+	evicted  bool // and knows that it was evicted
 	known    bool // it has a worker
 	finished bool // its worker has nothing left to do
 
@@ -72,6 +76,8 @@ type podFacts struct {
 // state decides what may be removed of a pod. It is pure. In doubt the pod is desired.
 func (f podFacts) state() PodState {
 	switch {
+	case f.finished && f.evicted:
+		return PodEvicted
 	case f.finished && f.desired:
 		return PodTerminated
 	case f.finished:
@@ -97,6 +103,7 @@ type Reason string
 // The reasons.
 const (
 	ReasonPodDeleted    Reason = "its pod was deleted"
+	ReasonPodEvicted    Reason = "its pod was evicted"
 	ReasonDiskUsage     Reason = "the disk is full and its pod has terminated"
 	ReasonReplaced      Reason = "newer ones of its name are kept"
 	ReasonMaxContainers Reason = "the node has too many exited containers"
@@ -112,7 +119,7 @@ func because(r Reason, removals []Removal) []Removal {
 }
 
 // Plan returns what to remove, in order: containers, the oldest first, then sandboxes,
-// and those of deleted pods before all others. It is pure. A sandbox is only included
+// and those of deleted and evicted pods before all others. It is pure. A sandbox is only included
 // if all its containers are; if one cannot be removed, its sandbox must be kept.
 //
 // urgent means that disk space is needed: then terminated pods count as deleted, and
@@ -124,12 +131,9 @@ func Plan(pods []runtime.Pod, podState func(types.UID) PodState, p Policy, urgen
 		if !hasRemains(&pods[i]) {
 			continue
 		}
-		if s := podState(pods[i].UID); s == PodDeleted || s == PodTerminated && urgent {
+		if reason := whyEnded(podState(pods[i].UID), urgent); reason != "" {
 			deleted = append(deleted, &pods[i])
-			reasons[pods[i].UID] = ReasonPodDeleted
-			if s == PodTerminated {
-				reasons[pods[i].UID] = ReasonDiskUsage
-			}
+			reasons[pods[i].UID] = reason
 		} else {
 			rest = append(rest, &pods[i])
 		}
@@ -156,6 +160,19 @@ func Plan(pods []runtime.Pod, podState func(types.UID) PodState, p Policy, urgen
 	return slices.Concat(ofDeleted, required, because(ReasonUnused, sandboxes(rest, required, func(pod *runtime.Pod, s *runtime.Sandbox) bool {
 		return s != newest(pod) && (urgent || aged(s.Created, p, now))
 	})))
+}
+
+// whyEnded returns why all containers of a pod are removed that do not run, or "".
+func whyEnded(s PodState, urgent bool) Reason {
+	switch {
+	case s == PodDeleted:
+		return ReasonPodDeleted
+	case s == PodEvicted:
+		return ReasonPodEvicted
+	case s == PodTerminated && urgent:
+		return ReasonDiskUsage
+	}
+	return ""
 }
 
 // hasRemains reports whether a pod has something that could be removed. Most pods have not.

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/runtime"
 )
 
@@ -46,11 +47,13 @@ type PodStates struct {
 func (s PodStates) State(uid types.UID) PodState {
 	// The sources come first: a deleted pod is missing there before its worker has
 	// finished. A pod that is added between the calls of the workers is kept.
-	_, desired := s.Sources.Pod(uid)
+	pod, desired := s.Sources.Pod(uid)
 	f := podFacts{desired: desired, finished: s.Workers.IsFinished(uid)}
+	// A source that has this status keeps it: the next agent does not need the containers for it.
+	f.evicted = desired && podspec.IsEvicted(&pod.Status)
 	f.known, f.removable = s.Workers.IsKnown(uid), s.Workers.ShouldPodContentBeRemoved(uid)
-	if pod, ok := s.Cache.Get(uid); ok && len(pod.Sandboxes) > 0 {
-		f.mayBeDesired = s.Sources.MayBeDesired(pod.Sandboxes[0].Source, pod.Namespace, pod.Name)
+	if observed, ok := s.Cache.Get(uid); ok && len(observed.Sandboxes) > 0 {
+		f.mayBeDesired = s.Sources.MayBeDesired(observed.Sandboxes[0].Source, observed.Namespace, observed.Name)
 	}
 	return f.state()
 }

@@ -28,9 +28,13 @@ type fakePod struct {
 	desired, known, finished, removable bool
 
 	cached, hasSandbox, unsynced bool
+
+	status corev1.PodStatus // that its source has
 }
 
-func (p fakePod) Pod(types.UID) (*corev1.Pod, bool) { return nil, p.desired }
+func (p fakePod) Pod(types.UID) (*corev1.Pod, bool) {
+	return &corev1.Pod{Status: p.status}, p.desired
+}
 
 func (p fakePod) MayBeDesired(source, namespace, name string) bool {
 	return p.unsynced && source == "file" && namespace == "ns" && name == "web"
@@ -54,7 +58,9 @@ func TestPodStates_State(t *testing.T) {
 		desired    = containergc.PodDesired
 		terminated = containergc.PodTerminated
 		deleted    = containergc.PodDeleted
+		evicted    = containergc.PodEvicted
 	)
+	failed := func(reason string) corev1.PodStatus { return corev1.PodStatus{Phase: corev1.PodFailed, Reason: reason} }
 	for name, tt := range map[string]struct {
 		pod  fakePod
 		want containergc.PodState
@@ -71,7 +77,13 @@ func TestPodStates_State(t *testing.T) {
 		"an unknown pod is desired while its own source has not synced": {fakePod{removable: true, cached: true, hasSandbox: true, unsynced: true}, desired},
 		"a finished pod is deleted although its source has not synced":  {fakePod{known: true, finished: true, cached: true, hasSandbox: true, unsynced: true}, deleted},
 		"a pod that was forgotten after it had finished is deleted":     {fakePod{finished: true}, deleted},
-		"an evicted pod is desired until its worker has finished":       {fakePod{desired: true, known: true, removable: true, cached: true, hasSandbox: true}, desired},
+		"an evicted pod is desired until its worker has finished":       {fakePod{desired: true, known: true, removable: true, cached: true, hasSandbox: true, status: failed("Evicted")}, desired},
+		"an evicted pod is terminated until its source knows it":        {fakePod{desired: true, known: true, finished: true, removable: true}, terminated},
+		"a finished pod whose source knows its eviction is evicted":     {fakePod{desired: true, known: true, finished: true, removable: true, status: failed("Evicted")}, evicted},
+		"so is a preempted one":                                         {fakePod{desired: true, known: true, finished: true, removable: true, status: failed("Preempting")}, evicted},
+		"a pod that failed by itself is terminated":                     {fakePod{desired: true, known: true, finished: true, removable: true, status: failed("")}, terminated},
+		"a pod that the shutdown of the node has ended is terminated":   {fakePod{desired: true, known: true, finished: true, removable: true, status: failed("Terminated")}, terminated},
+		"an evicted pod that no source has any more is deleted":         {fakePod{known: true, finished: true, removable: true, status: failed("Evicted")}, deleted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			states := containergc.PodStates{Sources: tt.pod, Workers: tt.pod, Cache: tt.pod}

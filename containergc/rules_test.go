@@ -60,7 +60,7 @@ type rules struct {
 
 func (r *rules) removesAll(pod *runtime.Pod) bool {
 	s := r.stands[pod.UID]
-	return s == containergc.PodDeleted || r.short && s == containergc.PodTerminated
+	return s == containergc.PodDeleted || s == containergc.PodEvicted || r.short && s == containergc.PodTerminated
 }
 
 func (r *rules) old(made time.Time) bool { return r.short || testTime.Sub(made) >= r.policy.MinAge }
