@@ -3,6 +3,8 @@ package podlogs
 import (
 	"context"
 	"io"
+	"os"
+	"path/filepath"
 	"time"
 )
 
@@ -31,6 +33,9 @@ func (c *copier) followFrom(f *file, offset int64) (last *file, err error) {
 		if err != nil {
 			return f, err
 		}
+		if next == nil && !c.dir.isNewest(f) && c.followDir() {
+			continue
+		}
 		now := time.Now()
 		if next != nil && settled.IsZero() {
 			settled = now.Add(settlePeriod)
@@ -53,6 +58,24 @@ func (c *copier) followFrom(f *file, offset int64) (last *file, err error) {
 			return f, err
 		}
 	}
+}
+
+// followDir opens the directory of the log that is at its path now, and reports whether it is another one: the logs were deleted,
+// and the runtime has made a directory for new ones.
+func (c *copier) followDir() bool {
+	dir, err := openLogDir(c.reader.cfg.LogsDir, filepath.ToSlash(c.log.Path))
+	if err != nil {
+		return false
+	}
+	was, wasErr := c.dir.Stat(".")
+	is, err := dir.Stat(".")
+	if wasErr != nil || err != nil || os.SameFile(was, is) {
+		_ = dir.Close()
+		return false
+	}
+	_ = c.dir.Close()
+	c.dir = dir
+	return true
 }
 
 // advance goes on with the next file, after what was written to f since the last read.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -77,6 +78,38 @@ func TestReader_FollowsUntilContainerEnds(t *testing.T) {
 		require.NoError(t, <-f.done)
 		assert.Equal(t, numbered(3, 4)+"cut off\n", f.take())
 	})
+}
+
+// A log that was deleted with its directory, and that the runtime has opened again, goes on. OP-5
+func TestReader_FollowsReplacedDirectory(t *testing.T) {
+	for name, dir := range map[string]func(l *testLog) string{
+		"of the container": func(l *testLog) string { return filepath.Dir(l.path()) },
+		"of the pod":       func(l *testLog) string { return filepath.Dir(filepath.Dir(l.path())) },
+		"of all logs":      func(l *testLog) string { return l.dir },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newTestLog(t)
+			synctest.Test(t, func(t *testing.T) {
+				l.lines(0, 3)
+				f := follow(t.Context(), l, corev1.PodLogOptions{})
+				pause()
+				for i := 3; i < 9; i += 3 {
+					require.NoError(t, os.RemoveAll(dir(l)))
+					pause()
+					assert.Equal(t, numbered(i-3, i), f.take())
+					require.NoError(t, os.MkdirAll(filepath.Dir(l.path()), 0o700))
+					l.lines(i, i+2)
+					l.rotate(start.Add(time.Duration(i) * time.Hour))
+					l.lines(i+2, i+3)
+					pause()
+				}
+				require.NoError(t, os.RemoveAll(dir(l)))
+				f.stopped.Store(true)
+				require.NoError(t, <-f.done)
+				assert.Equal(t, numbered(6, 9), f.take())
+			})
+		})
+	}
 }
 
 // Who follows a log in which nothing is written learns that it is there: a server answers its client then. OP-5

@@ -139,7 +139,7 @@ func (c *copier) open() (stop func(), err error) {
 		return func() {}, err
 	}
 	c.dir = dir
-	closeDir := func() { _ = dir.Close() }
+	closeDir := func() { _ = c.dir.Close() }
 	if !c.follow {
 		return closeDir, nil
 	}
