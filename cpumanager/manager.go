@@ -280,7 +280,8 @@ func (m *Manager) cpuset(uid types.UID, container string) runtime.Cpuset {
 }
 
 // Release implements podsync.Releaser: it frees the CPUs of a pod whose containers have all
-// ended. The error means that the release could not be stored.
+// ended. That this cannot be stored is no error: the pod may be what fills the disk, and has to end.
+// The next change stores it, or the next process finds the pod in PodUIDs.
 func (m *Manager) Release(_ context.Context, uid types.UID) error {
 	if err := m.load(); err != nil {
 		return err
@@ -296,7 +297,10 @@ func (m *Manager) Release(_ context.Context, uid types.UID) error {
 		return nil
 	}
 	notify.Send(m.changed)
-	return m.save()
+	if err := m.save(); err != nil {
+		m.cfg.Logger.Warn("release of exclusive cpus not stored", logattr.PodUID(uid), logattr.Err(err))
+	}
+	return nil
 }
 
 // HasExclusiveCPUs implements podsync.CPUAssigner.

@@ -2,6 +2,7 @@ package cpumanager_test
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,6 +35,29 @@ func TestManager_HasUnreleased(t *testing.T) {
 	require.NoError(t, os.Remove(file))
 	require.NoError(t, os.Mkdir(file, 0o700)) // cannot be read
 	require.False(t, newManager(t, machine, file).HasUnreleased(two), "nothing is given to others either")
+}
+
+// A release that could not be stored is no error, as on a disk that the pod has filled: its CPUs are free, and the next change stores it.
+func TestRelease_CannotBeStored(t *testing.T) {
+	machine, file := newMachine(1, 4), restoredFile(t)
+	m := newManager(t, machine, file)
+	one, two := pod("one", container("c", "3")), pod("two", container("c", "2"))
+	require.Equal(t, "1-3", inject(t, m, one))
+	stored := func() []types.UID {
+		uids, err := newManager(t, machine, file).PodUIDs()
+		require.NoError(t, err)
+		return uids
+	}
+	dir := filepath.Dir(file)
+	require.NoError(t, os.Rename(dir, dir+".away"))
+	require.NoError(t, m.Release(t.Context(), one.UID))
+	require.NoError(t, m.Release(t.Context(), "another"))
+	_, err := m.Inject(t.Context(), two, &two.Spec.Containers[0], false)
+	require.ErrorIs(t, err, os.ErrNotExist, "nothing is given that is not stored")
+	require.NoError(t, os.Rename(dir+".away", dir))
+	require.Equal(t, []types.UID{one.UID}, stored())
+	require.Equal(t, "1-2", inject(t, m, two))
+	require.Equal(t, []types.UID{two.UID}, stored())
 }
 
 // What is stored of a pod that does not exist any more can be released.

@@ -372,9 +372,9 @@ func (m *Manager) PreStart(ctx context.Context, pod *corev1.Pod, container strin
 	return nil
 }
 
-// Release frees the devices of a pod whose containers have all ended. The error means that
-// the release could not be stored; a restarted agent would still count the devices as
-// allocated until Release is called again.
+// Release frees the devices of a pod whose containers have all ended. That this cannot be stored is
+// no error: the pod may be what fills the disk, and has to end. The next change stores it, or the
+// next process, which still counts the devices as allocated, finds the pod in PodUIDs.
 func (m *Manager) Release(_ context.Context, uid types.UID) error {
 	if err := m.load(); err != nil {
 		return err
@@ -388,7 +388,10 @@ func (m *Manager) Release(_ context.Context, uid types.UID) error {
 		delete(r.unknown, uid)
 	}
 	m.mu.Unlock()
-	return m.save()
+	if err := m.save(); err != nil {
+		m.cfg.Logger.Warn("release of devices not stored", logattr.PodUID(uid), logattr.Err(err))
+	}
+	return nil
 }
 
 // PodUIDs implements podsync.StoredReleaser: it returns the pods that have devices or were created without.
