@@ -84,6 +84,9 @@ func LoadCredentials(cfg CredentialsConfig) (*Credentials, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
+	for _, name := range []string{caCertFile, caKeyFile, certFile, keyFile, tokenFile, kubeconfigFile} {
+		_ = atomicfile.RemovePartial(c.path(name)) // of a process that was killed; reading the file reports the same errors
+	}
 	var err error
 	if cfg.Certificates.Cert != "" {
 		if c.tls, err = cfg.Certificates.TLS(); err != nil {

@@ -134,6 +134,18 @@ func TestCredentials_Renewal(t *testing.T) {
 	})
 }
 
+// What a killed agent has left of a write, a private key among it, is removed.
+func TestCredentials_RemovesInterruptedWrites(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{".server.key.123", ".ca.crt.45", ".token.6", ".kubeconfig.7"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("part"), 0o600))
+	}
+	loadCredentials(t, dir)
+	left, err := filepath.Glob(filepath.Join(dir, ".*"))
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
 func TestCredentials_DamagedFilesAndOtherAddress(t *testing.T) {
 	dir := t.TempDir()
 	loadCredentials(t, dir)
