@@ -18,7 +18,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	if pod == nil {
 		return
 	}
-	done, ok := s.stream(w)
+	done, ok := s.stream(w, r)
 	if !ok {
 		return
 	}
@@ -69,7 +69,7 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 		}
 		timeout = time.Duration(seconds) * time.Second
 	}
-	done, ok := s.stream(w)
+	done, ok := s.stream(w, r)
 	if !ok {
 		return
 	}

@@ -169,7 +169,7 @@ func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
 
 // nodeLogs serves the files below Config.LogDir, and queries for the logs of services.
 func (s *Server) nodeLogs(w http.ResponseWriter, r *http.Request) {
-	done, ok := s.stream(w)
+	done, ok := s.stream(w, r)
 	if !ok {
 		return
 	}

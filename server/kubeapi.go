@@ -54,7 +54,7 @@ func (s *Server) serveKube(w http.ResponseWriter, r *http.Request, user *authent
 	if user != nil {
 		keep(r.Context(), user)
 	}
-	s.cfg.KubeAPI.ServeKube(w, &KubeRequest{Request: r, User: user, Authorizer: s.cfg.Authorizer, Node: http.HandlerFunc(s.serveNode), Stream: s.stream})
+	s.cfg.KubeAPI.ServeKube(w, &KubeRequest{Request: r, User: user, Authorizer: s.cfg.Authorizer, Node: http.HandlerFunc(s.serveNode), Stream: func(w http.ResponseWriter) (func(), bool) { return s.stream(w, r) }})
 	return true
 }
 

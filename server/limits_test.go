@@ -58,6 +58,40 @@ func TestServe_LimitsStreams(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
+// Those who may read the logs of one namespace do not keep others from theirs. SV-6
+func TestServe_StreamsOfOneNamespaceLeaveSome(t *testing.T) {
+	n := serveSecure(t, func(cfg *server.Config) {
+		cfg.MaxStreams = 8
+		cfg.Pods = func() []*corev1.Pod {
+			other, third := testPod(), testPod()
+			other.Namespace, third.Namespace = "other", "third"
+			return []*corev1.Pod{testPod(), other, third}
+		}
+	})
+	n.log = func(ctx context.Context, _ *corev1.PodLogOptions, stdout, _ io.Writer) error {
+		_, _ = io.WriteString(stdout, "line\n")
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	c := n.client(t)
+	follow := func(namespace string) int {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+n.addr+"/containerLogs/"+namespace+"/web/app?follow=true", http.NoBody)
+		require.NoError(t, err)
+		r.Header.Set("Authorization", "Bearer good")
+		resp, err := c.Do(r)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		return resp.StatusCode
+	}
+	for range 6 {
+		require.Equal(t, http.StatusOK, follow("default"))
+	}
+	assert.Equal(t, http.StatusTooManyRequests, follow("default"), "it has enough")
+	assert.Equal(t, http.StatusOK, follow("other"))
+	assert.Equal(t, http.StatusOK, follow("other"))
+	assert.Equal(t, http.StatusTooManyRequests, follow("third"), "there is no other")
+}
+
 // A reader of a log that accepts nothing is disconnected after the idle timeout. SV-6
 func TestServe_DisconnectsSlowReader(t *testing.T) {
 	ended := make(chan error, 1)

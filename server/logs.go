@@ -30,7 +30,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	if pod == nil {
 		return
 	}
-	done, ok := s.stream(w)
+	done, ok := s.stream(w, r)
 	if !ok {
 		return
 	}
@@ -117,10 +117,9 @@ func validLogOptions(o *corev1.PodLogOptions) bool {
 
 // stream takes a slot for a request that may last long, and removes the time limits of
 // the others. It responds if there is none.
-func (s *Server) stream(w http.ResponseWriter) (done func(), ok bool) {
-	select {
-	case s.streams <- struct{}{}:
-	default:
+func (s *Server) stream(w http.ResponseWriter, r *http.Request) (done func(), ok bool) {
+	namespace := r.PathValue("namespace")
+	if !s.streams.take(namespace) {
 		w.Header().Set("Retry-After", "5")
 		http.Error(w, "too many streams", http.StatusTooManyRequests)
 		return nil, false
@@ -128,7 +127,7 @@ func (s *Server) stream(w http.ResponseWriter) (done func(), ok bool) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // not supported: nothing limits it
 	_ = control.SetWriteDeadline(time.Time{})
-	return func() { <-s.streams }, true
+	return func() { s.streams.release(namespace) }, true
 }
 
 // flushWriter sends what is written to it at once. A client that accepts nothing for

@@ -78,7 +78,7 @@ func (s *Server) record(w http.ResponseWriter, r *http.Request, duration time.Du
 			return
 		}
 	}
-	done, ok := s.stream(w)
+	done, ok := s.stream(w, r)
 	if !ok {
 		return
 	}

@@ -106,7 +106,7 @@ type Config struct {
 	Profiling bool // serves /debug/pprof/: profiles of this process
 
 	MaxConnections    int           // further ones wait, or replace one whose client has used no right; default: 256
-	MaxStreams        int           // requests that may last: logs, exec, attach, port-forward, run, checkpoints, watches, pages of UI, profiles; further ones get status 429; default: half of MaxConnections
+	MaxStreams        int           // requests that may last: logs, exec, attach, port-forward, run, checkpoints, watches, pages of UI, profiles; further ones get status 429, and those of a namespace that has many before; default: half of MaxConnections
 	StreamIdleTimeout time.Duration // a stream on which nothing is sent or accepted for so long is closed; default: 4 h
 	Logger            *slog.Logger  // default: discard
 }
@@ -129,8 +129,8 @@ type Server struct {
 	cfg           Config
 	mux           *http.ServeMux
 	routes        map[string]route // by pattern of mux
-	streams       chan struct{}    // a slot for each stream
-	runtime       *http.Transport  // to the runtime's streaming server
+	streams       *streamSlots
+	runtime       *http.Transport // to the runtime's streaming server
 	started       time.Time
 	headerTimeout time.Duration
 	stallPeriod   time.Duration
@@ -150,7 +150,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	cfg.Hooks.HealthChecked = safe.Hook3(cfg.Logger, "HealthChecked", cfg.Hooks.HealthChecked)
 	s := &Server{
-		cfg: cfg, mux: http.NewServeMux(), routes: map[string]route{}, streams: make(chan struct{}, cfg.MaxStreams),
+		cfg: cfg, mux: http.NewServeMux(), routes: map[string]route{}, streams: newStreamSlots(cfg.MaxStreams),
 		runtime: runtimeTransport(), started: time.Now(), headerTimeout: headerTimeout, stallPeriod: stallPeriod,
 	}
 	s.register()

@@ -110,7 +110,7 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request, opts *corev1.PodA
 		http.Error(w, "Upgrade request required", http.StatusBadRequest)
 		return
 	}
-	done, ok := s.stream(w)
+	done, ok := s.stream(w, r)
 	if !ok {
 		return
 	}

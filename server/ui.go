@@ -19,7 +19,7 @@ func (s *Server) registerUI() {
 // ui serves the page. Its events take a slot, like other streams.
 func (s *Server) ui(w http.ResponseWriter, r *http.Request) {
 	if r.PathValue("path") == uiEvents {
-		done, ok := s.stream(w)
+		done, ok := s.stream(w, r)
 		if !ok {
 			return
 		}

@@ -1,0 +1,41 @@
+package server
+
+import "sync"
+
+// streamSlots bounds the requests that last. The last quarter of the slots is for namespaces that have few: those who may enter
+// one pod, or read its log, must not keep all others from theirs.
+type streamSlots struct {
+	limit int
+
+	mu    sync.Mutex // guards all below
+	taken int
+	of    map[string]int // by namespace; "" is of requests for no pod
+}
+
+func newStreamSlots(limit int) *streamSlots {
+	return &streamSlots{limit: limit, of: map[string]int{}}
+}
+
+// take takes a slot if one is free for a namespace.
+func (s *streamSlots) take(namespace string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	few := s.limit / 4
+	free := s.limit - s.taken
+	if free == 0 || free <= few && s.of[namespace] >= few {
+		return false
+	}
+	s.taken++
+	s.of[namespace]++
+	return true
+}
+
+// release gives a slot of a namespace back.
+func (s *streamSlots) release(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken--
+	if s.of[namespace]--; s.of[namespace] == 0 {
+		delete(s.of, namespace)
+	}
+}
