@@ -2,14 +2,19 @@ package server_test
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/remotecommand"
 
@@ -112,6 +117,50 @@ func TestServe_DisconnectsSlowReader(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the reader is still connected")
 	}
+}
+
+// silentLog has one line, and ends hours later.
+type silentLog struct{}
+
+func (silentLog) ReadLog(_ context.Context, _ *corev1.Pod, _ *corev1.PodLogOptions, stdout, _ io.Writer) error {
+	_, err := io.WriteString(stdout, "line\n")
+	time.Sleep(5 * time.Hour)
+	return err
+}
+
+// deadlines is a response that knows until when it may be written.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	last time.Time
+}
+
+func (d *deadlines) SetReadDeadline(time.Time) error { return nil }
+
+func (d *deadlines) SetWriteDeadline(last time.Time) error {
+	d.last = last
+	return nil
+}
+
+// The client of a stream that was silent for long gets its end: kubectl and clients in Python take a response that is cut off for an error.
+func TestServer_SendsTheEndOfSilentStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := server.New(server.Config{
+			Addr: loopback, NodeName: "node-1", TLS: &tls.Config{}, Logs: silentLog{}, Pods: func() []*corev1.Pod { return []*corev1.Pod{testPod()} },
+			Authenticators: []server.Authenticator{server.AuthenticatorFunc(tokens)},
+			Authorizer: server.AuthorizerFunc(func(context.Context, *authenticationv1.UserInfo, *authorizationv1.ResourceAttributes) (bool, error) {
+				return true, nil
+			}),
+		})
+		require.NoError(t, err)
+		r := httptest.NewRequest(http.MethodGet, logPath+"?follow=true", http.NoBody)
+		r.Header.Set("Authorization", "Bearer good")
+		r.TLS = &tls.ConnectionState{}
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		s.ServeHTTP(w, r)
+		assert.Equal(t, http.StatusOK, w.Code)
+		assert.Equal(t, "line\n", w.Body.String())
+		assert.True(t, w.last.After(time.Now()), "%s", w.last)
+	})
 }
 
 // A stream on which nothing is sent is closed after the idle timeout. SV-3

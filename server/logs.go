@@ -127,7 +127,10 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) (done func(), ok
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // not supported: nothing limits it
 	_ = control.SetWriteDeadline(time.Time{})
-	return func() { s.streams.release(namespace) }, true
+	return func() {
+		s.streams.release(namespace)
+		_ = control.SetWriteDeadline(time.Now().Add(responseTimeout)) // that of the last write may have passed: the end is still to be sent
+	}, true
 }
 
 // flushWriter sends what is written to it at once. A client that accepts nothing for
