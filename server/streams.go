@@ -126,6 +126,7 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request, opts *corev1.PodA
 	}}
 	switch {
 	case opts != nil && wsstream.IsWebSocketRequestWithStreamCloseProtocol(r):
+		client.split = true
 		s.translate(client, r, target, opts)
 	case opts == nil && wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
 		s.tunnel(client, r, target)
@@ -225,6 +226,7 @@ type streamWriter struct {
 	http.ResponseWriter
 	idle  time.Duration
 	taken func(net.Conn) // is called with the connection
+	split bool           // messages of channels, of a WebSocket
 }
 
 func (w *streamWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
@@ -242,7 +244,11 @@ func (w *streamWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		first, _ := rw.Peek(n) // n bytes are there
 		idle.first = append([]byte(nil), first...)
 	}
-	return idle, bufio.NewReadWriter(bufio.NewReader(idle), bufio.NewWriter(idle)), nil
+	client := net.Conn(idle)
+	if w.split {
+		client = &frameSplitter{Conn: idle}
+	}
+	return client, bufio.NewReadWriter(bufio.NewReader(client), bufio.NewWriter(client)), nil
 }
 
 // idleConn has a deadline that each successful read or write extends.
