@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/sublet-dev/agent/server"
 )
@@ -33,6 +34,33 @@ func TestServe_StrangersGiveWay(t *testing.T) {
 	status, _, _ = n.do(t, first, http.MethodGet, "/pods", "good")
 	assert.Equal(t, http.StatusOK, status)
 	_ = waiting.Close()
+}
+
+// Who is authenticated may have no right: the answers that a KubeAPI gives to all do not keep the connections of such clients. SV-6
+func TestServe_AuthenticatedStrangersGiveWay(t *testing.T) {
+	n := serveSecure(t, func(cfg *server.Config) {
+		cfg.MaxConnections, cfg.MaxStreams = 4, 1
+		cfg.KubeAPI = kubeFunc(func(w http.ResponseWriter, r *server.KubeRequest) {
+			allowed, err := r.Authorizer.Authorize(r.Context(), r.User, &authorizationv1.ResourceAttributes{Verb: "list", Resource: "pods"})
+			assert.NoError(t, err)
+			if !allowed {
+				w.WriteHeader(http.StatusForbidden)
+			}
+		})
+	})
+	first := n.client(t)
+	status, _, _ := n.do(t, first, http.MethodGet, "/api/v1/pods", "good")
+	require.Equal(t, http.StatusOK, status)
+	for range 3 {
+		status, _, _ := n.do(t, n.client(t), http.MethodGet, "/api/v1/pods", "powerless")
+		require.Equal(t, http.StatusForbidden, status)
+	}
+	late := n.client(t)
+	late.Timeout = 30 * time.Second // as above
+	status, _, _ = n.do(t, late, http.MethodGet, "/api/v1/pods", "good")
+	assert.Equal(t, http.StatusOK, status)
+	status, _, _ = n.do(t, first, http.MethodGet, "/api/v1/pods", "good")
+	assert.Equal(t, http.StatusOK, status)
 }
 
 // pipes is a listener of connections in memory.

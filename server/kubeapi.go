@@ -1,10 +1,12 @@
 package server
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
 // KubeAPI serves the paths of a Kubernetes API server, so that kubectl works without a
@@ -51,11 +53,23 @@ func (s *Server) serveKube(w http.ResponseWriter, r *http.Request, user *authent
 		return true
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxKubeBody)
-	if user != nil {
-		keep(r.Context(), user)
-	}
-	s.cfg.KubeAPI.ServeKube(w, &KubeRequest{Request: r, User: user, Authorizer: s.cfg.Authorizer, Node: http.HandlerFunc(s.serveNode), Stream: func(w http.ResponseWriter) (func(), bool) { return s.stream(w, r) }})
+	s.cfg.KubeAPI.ServeKube(w, &KubeRequest{Request: r, User: user, Authorizer: keeping{s.cfg.Authorizer, r}, Node: http.HandlerFunc(s.serveNode), Stream: func(w http.ResponseWriter) (func(), bool) { return s.stream(w, r) }})
 	return true
+}
+
+// keeping is an Authorizer that lets the connection of a request last when its user has a right: who is authenticated may have none.
+type keeping struct {
+	Authorizer
+	r *http.Request
+}
+
+// Authorize implements Authorizer.
+func (k keeping) Authorize(ctx context.Context, user *authenticationv1.UserInfo, attributes *authorizationv1.ResourceAttributes) (bool, error) {
+	allowed, err := k.Authorizer.Authorize(ctx, user, attributes)
+	if allowed && err == nil {
+		keep(k.r.Context(), user)
+	}
+	return allowed, err
 }
 
 // serveNode serves the paths of the kubelet's API to a KubeAPI.
