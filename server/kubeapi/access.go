@@ -101,8 +101,12 @@ func (a *API) review(r *request, p path) func() error {
 	return nil
 }
 
+// maxReview bounds the body of a review, which takes no right: it has a few names.
+const maxReview = 64 << 10
+
 // decodeReview decodes the body into a review.
 func (r *request) decodeReview(to message, apiVersion, kind string) error {
+	r.Body = http.MaxBytesReader(r.w, r.Body, maxReview)
 	b, err := r.body(to)
 	if err != nil {
 		return err

@@ -88,7 +88,7 @@ func New(cfg Config) (*API, error) {
 	v := newVersions()
 	a := &API{
 		cfg: cfg, versions: v, node: newCollection(v), spaces: newCollection(v), maps: newCollection(v), lease: newCollection(v),
-		pods: podView{collection: newCollection(v), refreshing: newSlot(), restarts: map[types.UID]*restart{}}, restarts: make(chan *corev1.Pod), started: time.Now(),
+		pods: podView{collection: newCollection(v), refreshing: newRefresher(), restarts: map[types.UID]*restart{}}, restarts: make(chan *corev1.Pod), started: time.Now(),
 	}
 	a.openAPI = sync.OnceValue(a.buildOpenAPIs)
 	if cfg.Events != nil {

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -170,10 +169,9 @@ func (c *collection) list() (all []object, changed, current uint64) {
 // held: c.mu
 func (c *collection) sorted() []object {
 	all := make([]object, 0, len(c.items))
-	for _, it := range c.items {
-		all = append(all, it.obj)
+	for _, key := range slices.Sorted(maps.Keys(c.items)) {
+		all = append(all, c.items[key].obj)
 	}
-	slices.SortFunc(all, func(a, b object) int { return strings.Compare(keyOf(a), keyOf(b)) })
 	return all
 }
 

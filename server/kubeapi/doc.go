@@ -38,5 +38,5 @@
 //     in the query count beside those in the body, an update without a nodeName keeps it, and a
 //     subresource rejects changes that an API server ignores.
 //   - A watcher that is too slow is disconnected with status 410, and starts again with
-//     a list. The memory of a watch is bounded.
+//     a list. The memory of a watch is bounded, and lists are encoded one object at a time.
 package kubeapi

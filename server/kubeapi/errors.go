@@ -115,10 +115,10 @@ func (r *request) fail(err error) {
 	r.send(int(st.Code), append(b, '\n'))
 }
 
-// indent formats JSON for people.
-func indent(b []byte) []byte {
+// indent formats JSON for people. All lines but the first begin with prefix.
+func indent(b []byte, prefix string) []byte {
 	var out bytes.Buffer
-	if json.Indent(&out, b, "", "  ") != nil {
+	if json.Indent(&out, b, prefix, "  ") != nil {
 		return b
 	}
 	return out.Bytes()

@@ -126,6 +126,44 @@ func TestStore_StrategicPatchIsBounded(t *testing.T) {
 	res := e.do("PATCH", pods+"/a", body, "Content-Type", "application/strategic-merge-patch+json")
 	assert.Equal(t, http.StatusRequestEntityTooLarge, res.code, res.body)
 	assert.Contains(t, res.status(t).Message, "5000 elements")
+	large := strings.Replace(manifest("b"), `"app:1"`, `"app:1","args":["a"`+strings.Repeat(`,"a"`, 50_000)+`]`, 1)
+	require.Equal(t, http.StatusCreated, e.do("POST", pods, large).code)
+	for n, code := range map[int]int{10: http.StatusOK, 500: http.StatusRequestEntityTooLarge} {
+		body := `{"spec":{"tolerations":[{"key":"k","operator":"Exists"}` + strings.Repeat(`,{"key":"k","operator":"Exists"}`, n-1) + `]}}`
+		res := e.do("PATCH", pods+"/b", body, "Content-Type", "application/strategic-merge-patch+json")
+		assert.Equal(t, code, res.code, res.body[:min(len(res.body), 500)])
+	}
+}
+
+// A pod cannot grow by patches until it fills the memory, and its file cannot be read any more.
+func TestStore_PodsAreBounded(t *testing.T) {
+	e := newEnv(t, nil)
+	before := e.create("a")
+	add := func(name string) response {
+		body := `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"X","name":"` + strings.Repeat("x", 800<<10) + `","uid":"` + name + `"}]}}`
+		return e.do("PATCH", pods+"/a", body, "Content-Type", "application/strategic-merge-patch+json")
+	}
+	assert.Equal(t, http.StatusOK, add("1").code)
+	res := add("2")
+	assert.Equal(t, http.StatusRequestEntityTooLarge, res.code, res.body)
+	assert.Equal(t, metav1.StatusReasonRequestEntityTooLarge, res.status(t).Reason)
+	pod, err := e.client.CoreV1().Pods("shop").Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Len(t, pod.OwnerReferences, 1)
+	assert.Equal(t, before.UID, pod.UID)
+	large := strings.Replace(manifest("b"), `"app:1"`, `"app:1","args":["`+strings.Repeat("x", 1600<<10)+`"]`, 1)
+	assert.Equal(t, http.StatusRequestEntityTooLarge, e.do("POST", pods, large).code)
+	assert.Equal(t, http.StatusNotFound, e.get(pods+"/b").code)
+}
+
+// Who has no right can have a review, and nothing that takes much memory.
+func TestReviews_AreBounded(t *testing.T) {
+	e := newEnv(t, nil)
+	for _, size := range []int{1 << 10, 100 << 10} {
+		body := `{"spec":{"resourceAttributes":{"verb":"get","resource":"pods","name":"` + strings.Repeat("x", size) + `"}}}`
+		res := e.do("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+		assert.Equal(t, size > 64<<10, res.code == http.StatusRequestEntityTooLarge, "%d: %s", size, res.body)
+	}
 }
 
 // What a selector can name is what it can on a cluster.

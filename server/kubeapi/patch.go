@@ -51,9 +51,11 @@ func patcher(contentType string, patch []byte) (func(*corev1.Pod) ([]byte, error
 // strategicPatch applies a strategic merge patch to a pod. The library panics if what identifies an element of a
 // list, as the name of a container, is a list or an object.
 func strategicPatch(original, patch []byte) (patched []byte, err error) {
-	var doc any
-	if decode(patch, &doc) == nil && elements(doc) > maxElements {
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the lists of a strategic merge patch may have %d elements", maxElements))
+	var is, doc any
+	if errors.Join(decode(original, &is), decode(patch, &doc)) == nil {
+		if n := elements(doc); n*(n+elements(is)) > maxElements*maxElements {
+			return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the lists of a strategic merge patch may have %d elements, and fewer for a pod that has many itself", maxElements))
+		}
 	}
 	defer func() {
 		if recover() != nil {
@@ -63,8 +65,8 @@ func strategicPatch(original, patch []byte) (patched []byte, err error) {
 	return strategicpatch.StrategicMergePatch(original, patch, corev1.Pod{})
 }
 
-// maxElements bounds the elements of the lists in a strategic merge patch: each is searched for among all others, so that
-// those of a patch as long as a request may be take minutes, for which nothing else could be changed.
+// maxElements bounds the elements of the lists in a strategic merge patch: each is searched for among all others and those of
+// the pod, so that those of a patch as long as a request may be take minutes, for which nothing else could be changed.
 const maxElements = 5_000
 
 // elements counts those of all lists in a document.

@@ -21,7 +21,7 @@ import (
 // gives them another UID, so that a client that deletes one sees it go.
 type podView struct {
 	*collection
-	refreshing slot // so that an older state does not replace a newer one
+	refreshing refresher
 
 	mu       sync.Mutex // guards restarts
 	restarts map[types.UID]*restart
@@ -35,10 +35,10 @@ type restart struct {
 
 // refreshPods compares the pods of the node and of the Store with what clients know.
 func (a *API) refreshPods(ctx context.Context) error {
-	if err := a.pods.refreshing.acquire(ctx); err != nil {
-		return err
-	}
-	defer a.pods.refreshing.release()
+	return a.pods.refreshing.do(ctx, a.comparePods)
+}
+
+func (a *API) comparePods() error {
 	stored, removed := map[string]*corev1.Pod{}, map[types.UID]bool{}
 	if a.cfg.Store != nil {
 		stored, removed = a.cfg.Store.snapshot()

@@ -1,6 +1,8 @@
 package kubeapi
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -99,21 +101,61 @@ func (r *request) respondList(as form, objects []object, version uint64) error {
 	switch as {
 	case asObject:
 	case asTable:
-		t, err := r.tableOf(objects, true)
+		include, err := r.includeObject()
 		if err != nil {
 			return err
 		}
-		t.ListMeta = meta
-		return r.respond(http.StatusOK, t)
+		table := metav1.Table{TypeMeta: tableType(), ListMeta: meta, ColumnDefinitions: r.resource.table.columns, Rows: []metav1.TableRow{}}
+		return r.sendList(table, objects, func(o object) any { return r.row(o, include) })
 	case asPartial:
 		list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: metaVersion, Kind: "PartialObjectMetadataList"}, ListMeta: meta, Items: []metav1.PartialObjectMetadata{}}
-		for _, o := range objects {
-			list.Items = append(list.Items, *partial(o))
-		}
-		return r.respond(http.StatusOK, list)
+		return r.sendList(list, objects, func(o object) any { return partial(o) })
 	}
-	return r.respond(http.StatusOK, listOf{TypeMeta: metav1.TypeMeta{APIVersion: r.resource.apiVersion(), Kind: r.resource.kind + "List"}, ListMeta: meta, Items: objects})
+	list := listOf{TypeMeta: metav1.TypeMeta{APIVersion: r.resource.apiVersion(), Kind: r.resource.kind + "List"}, ListMeta: meta, Items: []object{}}
+	return r.sendList(list, objects, func(o object) any { return o })
 }
+
+// sendList sends an empty list, whose last field has the elements, with the elements of objects. It encodes one at a time: a list
+// may have many megabytes, which clients that read slowly would keep in memory.
+func (r *request) sendList(empty any, objects []object, element func(object) any) error {
+	list, err := json.Marshal(empty)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	before, between, after, pretty := "", ",", "", r.isPretty()
+	if pretty {
+		list, before, between, after = indent(list, ""), "\n    ", ",\n    ", "\n  "
+	}
+	place := bytes.LastIndexByte(list, ']')
+	r.begin(http.StatusOK)
+	out := bufio.NewWriterSize(r.w, maxChunk)
+	_, _ = out.Write(list[:place]) // each error is that of the last write, too
+	for i, o := range objects {
+		b, err := json.Marshal(element(o))
+		if err != nil {
+			return nil //nolint:nilerr // the status is sent: a list that is cut off is none for the client
+		}
+		if pretty {
+			b = indent(b, "    ")
+		}
+		if i > 0 {
+			before = between
+		}
+		_, _ = out.WriteString(before)
+		if _, err := out.Write(b); err != nil {
+			return nil //nolint:nilerr // the client has gone
+		}
+	}
+	if len(objects) > 0 {
+		_, _ = out.WriteString(after)
+	}
+	_, _ = out.Write(append(list[place:], '\n'))
+	_ = out.Flush()
+	return nil
+}
+
+// maxChunk is how much of a list is sent at a time.
+const maxChunk = 16 << 10
 
 // metaVersion is the version of tables and of metadata without objects.
 const metaVersion = "meta.k8s.io/v1"
@@ -154,12 +196,7 @@ func (r *request) as(f form, o object, header bool) (any, error) {
 	switch f {
 	case asObject:
 	case asTable:
-		t, err := r.tableOf([]object{o}, header)
-		if err != nil {
-			return nil, err
-		}
-		t.ResourceVersion = o.GetResourceVersion()
-		return t, nil
+		return r.tableOf(o, header)
 	case asPartial:
 		return partial(o), nil
 	}
@@ -177,31 +214,30 @@ func (r *request) includeObject() (metav1.IncludeObjectPolicy, error) {
 	return "", apierrors.NewBadRequest("includeObject must be None, Metadata or Object")
 }
 
-// tableOf returns objects as a table.
-func (r *request) tableOf(objects []object, header bool) (*metav1.Table, error) {
+func tableType() metav1.TypeMeta { return metav1.TypeMeta{APIVersion: metaVersion, Kind: "Table"} }
+
+// tableOf returns an object as a table.
+func (r *request) tableOf(o object, header bool) (*metav1.Table, error) {
 	include, err := r.includeObject()
 	if err != nil {
 		return nil, err
 	}
-	t := &metav1.Table{TypeMeta: metav1.TypeMeta{APIVersion: metaVersion, Kind: "Table"}, Rows: []metav1.TableRow{}}
+	t := &metav1.Table{TypeMeta: tableType(), ListMeta: metav1.ListMeta{ResourceVersion: o.GetResourceVersion()}, Rows: []metav1.TableRow{r.row(o, include)}}
 	if header {
 		t.ColumnDefinitions = r.resource.table.columns
 	}
-	for _, o := range objects {
-		row := r.resource.table.row(o)
-		switch include {
-		case metav1.IncludeNone:
-		case metav1.IncludeObject:
-			row.Object = runtime.RawExtension{Object: o}
-		case metav1.IncludeMetadata:
-			row.Object = runtime.RawExtension{Object: partial(o)}
-		}
-		raw, err := json.Marshal(row.Object.Object)
-		if err != nil {
-			return nil, err
-		}
-		row.Object = runtime.RawExtension{Raw: raw}
-		t.Rows = append(t.Rows, row)
-	}
 	return t, nil
+}
+
+// row returns an object as a row of a table.
+func (r *request) row(o object, include metav1.IncludeObjectPolicy) metav1.TableRow {
+	row := r.resource.table.row(o)
+	switch include {
+	case metav1.IncludeNone:
+	case metav1.IncludeObject:
+		row.Object = runtime.RawExtension{Object: o}
+	case metav1.IncludeMetadata:
+		row.Object = runtime.RawExtension{Object: partial(o)}
+	}
+	return row
 }

@@ -221,7 +221,7 @@ func (r *request) respondAs(mediaType string, code int, v any) error {
 		return apierrors.NewInternalError(err)
 	}
 	if r.isPretty() {
-		b = indent(b)
+		b = indent(b, "")
 	}
 	r.w.Header().Set("Content-Type", mediaType)
 	r.send(code, append(b, '\n'))
@@ -230,10 +230,15 @@ func (r *request) respondAs(mediaType string, code int, v any) error {
 
 // send sends encoded JSON. A client that has gone is not an error.
 func (r *request) send(code int, b []byte) {
+	r.begin(code)
+	_, _ = r.w.Write(b)
+}
+
+// begin sends the header of a response.
+func (r *request) begin(code int) {
 	if r.w.Header().Get("Content-Type") == "" {
 		r.w.Header().Set("Content-Type", "application/json")
 	}
 	r.w.Header().Set("Cache-Control", "no-cache, private")
 	r.w.WriteHeader(code)
-	_, _ = r.w.Write(b)
 }

@@ -73,7 +73,18 @@ func (a *API) allResources() []*resource {
 	// Discovery has Secrets so that kubectl gets the reason why there are none.
 	all = append(all, &resource{version: "v1", name: "secrets", singular: "secret", kind: "Secret", namespaced: true, verbs: []string{}})
 	all = append(all, a.metricsResources()...)
+	for _, res := range all {
+		res.shareRefreshes()
+	}
 	return append(all, reviewResources()...)
+}
+
+// shareRefreshes has requests that come at once share an update: that of a node is work for the runtime.
+func (r *resource) shareRefreshes() {
+	shared, refresh := newRefresher(), r.refresh
+	r.refresh = func(ctx context.Context) error {
+		return shared.do(ctx, func() error { return refresh(ctx) })
+	}
 }
 
 // podResource returns that of pods, with what the configuration allows.

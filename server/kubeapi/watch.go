@@ -171,7 +171,7 @@ func (s *watchStream) sendBookmark(version uint64, ended bool) bool {
 		meta.Annotations = map[string]string{initialEventsEnded: "true"}
 	}
 	if s.form == asTable {
-		t := &metav1.Table{TypeMeta: metav1.TypeMeta{APIVersion: metaVersion, Kind: "Table"}, ListMeta: metav1.ListMeta{ResourceVersion: meta.ResourceVersion}}
+		t := &metav1.Table{TypeMeta: tableType(), ListMeta: metav1.ListMeta{ResourceVersion: meta.ResourceVersion}}
 		return s.write(watch.Bookmark, t)
 	}
 	kind := metav1.TypeMeta{APIVersion: s.resource.apiVersion(), Kind: s.resource.kind}

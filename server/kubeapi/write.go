@@ -3,6 +3,7 @@ package kubeapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -161,6 +162,9 @@ func (a *API) store(ctx context.Context, dryRun bool, change func() (*corev1.Pod
 		}
 		return previewOf(pod, visible), nil
 	}
+	if pod.Size() > maxPod {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("a pod may have %d bytes", maxPod))
+	}
 	if err := s.put(pod); err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -169,6 +173,10 @@ func (a *API) store(ctx context.Context, dryRun bool, change func() (*corev1.Pod
 	}
 	return a.pods.get(pod.Namespace, pod.Name), nil
 }
+
+// maxPod bounds a stored pod, in protobuf, as etcd does for an API server: without it, patches that each add something
+// make a pod that fills the memory, and whose file is too large to be read again.
+const maxPod = 3 << 19
 
 // update replaces a pod of the Store by the one in the body.
 func (a *API) update(r *request, subresource string) error {
