@@ -249,7 +249,7 @@ func (a *API) serveResource(r *request, verb string) error {
 	}
 	switch reads := map[string]func(*request) error{"get": a.get, "list": a.list, "watch": a.watch}; {
 	case r.resource.collection == nil, reads[verb] != nil && !slices.Contains(r.resource.verbs, verb):
-		return errMethod(r)
+		return errMethod()
 	case reads[verb] != nil:
 		return reads[verb](r)
 	}

@@ -123,7 +123,7 @@ func (r *request) checkKind(b []byte, apiVersion, kind string) error {
 		return errDecode(r, err)
 	}
 	if is.Kind != "" && is.Kind != kind || is.APIVersion != "" && is.APIVersion != apiVersion {
-		return apierrors.NewBadRequest("the object is a " + is.APIVersion + " " + is.Kind + ", and a " + apiVersion + " " + kind + " is expected")
+		return errDecode(r, errors.New("the object is a "+is.APIVersion+" "+is.Kind+", and a "+apiVersion+" "+kind+" is expected"))
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (r *request) handleStrict(found []error) error {
 		texts[i] = err.Error()
 	}
 	if level == metav1.FieldValidationStrict {
-		return apierrors.NewBadRequest("strict decoding error: " + strings.Join(texts, ", "))
+		return errDecode(r, errors.New("strict decoding error: "+strings.Join(texts, ", ")))
 	}
 	left := maxWarnings
 	for _, text := range texts {

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/sublet-dev/agent/podspec"
 )
@@ -48,6 +49,9 @@ func (a *API) deleteAll(r *request) error {
 	if err != nil {
 		return err
 	}
+	if _, err := parseVersion(which.ResourceVersion); err != nil {
+		return err
+	}
 	sel, err := r.selector(which)
 	if err != nil {
 		return err
@@ -84,6 +88,9 @@ func (r *request) deleteOptions() (metav1.DeleteOptions, error) {
 	}
 	dryRun := opts.DryRun
 	if len(body) > 0 {
+		if r.path.name == "" {
+			opts.Preconditions = nil // the version is that of the list
+		}
 		if err := json.Unmarshal(body, &opts); err != nil {
 			return opts, apierrors.NewBadRequest("decode DeleteOptions: " + err.Error())
 		}
@@ -103,7 +110,7 @@ func (a *API) deletePod(r *request, o object, opts metav1.DeleteOptions) (object
 	dryRun := len(opts.DryRun) > 0
 	visible, ok := o.(*corev1.Pod)
 	if !ok {
-		return nil, errMethod(r)
+		return nil, errMethod()
 	}
 	if err := checkPreconditions(r, visible, opts.Preconditions); err != nil {
 		return nil, err
@@ -121,7 +128,7 @@ func checkPreconditions(r *request, visible *corev1.Pod, p *metav1.Preconditions
 		return nil
 	}
 	failed := func(what, required, is string) error {
-		return apierrors.NewConflict(r.groupResource(), visible.Name, conflictError("Precondition failed: "+what+" in precondition: "+required+", "+what+" in object meta: "+is))
+		return apierrors.NewConflict(schema.GroupResource{Resource: r.resource.kind}, visible.Name, conflictError("Precondition failed: "+what+" in precondition: "+required+", "+what+" in object meta: "+is))
 	}
 	if p.UID != nil && *p.UID != visible.UID {
 		return failed("UID", string(*p.UID), string(visible.UID))

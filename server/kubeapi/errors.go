@@ -45,8 +45,8 @@ func errMediaType(format string, args ...any) error {
 	return status(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, format, args...)
 }
 
-func errMethod(r *request) error {
-	return apierrors.NewMethodNotSupported(r.groupResource(), r.Method)
+func errMethod() error {
+	return status(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
 }
 
 func errExpired(format string, args ...any) error {

@@ -29,12 +29,11 @@ func (op operation) apply(doc any, copyable *int) (any, error) {
 	default:
 		return nil, fmt.Errorf("op %q is not known", op.Op)
 	}
-	if op.Value == nil {
-		return nil, errors.New("value required")
-	}
-	var value any
-	if err := decode(op.Value, &value); err != nil {
-		return nil, err
+	var value any // without one null, as in an API server
+	if op.Value != nil {
+		if err := decode(op.Value, &value); err != nil {
+			return nil, err
+		}
 	}
 	switch op.Op {
 	case "add":
@@ -115,10 +114,13 @@ func pointer(text string) ([]string, error) {
 	return parts, nil
 }
 
-// index returns the place in a list of n values.
+// index returns the place in a list of n values. As in an API server, not as in the RFC, a negative number counts from the end.
 func index(text string, n int) (int, error) {
 	i, err := strconv.Atoi(text)
-	if err != nil || i < 0 || i >= n || strconv.Itoa(i) != text {
+	if i < 0 {
+		i += n
+	}
+	if err != nil || i < 0 || i >= n {
 		return 0, fmt.Errorf("index %q of a list with %d values", text, n)
 	}
 	return i, nil

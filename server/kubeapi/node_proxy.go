@@ -38,7 +38,7 @@ func (r *request) proxyVerb() (string, error) {
 	case http.MethodPost:
 		return "create", nil
 	}
-	return "", errMethod(r)
+	return "", errMethod()
 }
 
 // proxyNode hands a request to the node, as an API server hands it to a kubelet: the answer is the

@@ -43,6 +43,7 @@ func (r *request) listOptions(watch bool) (*internalversion.ListOptions, error) 
 	opts := &internalversion.ListOptions{}
 	err := queryOptions(r, opts, func(o *internalversion.ListOptions) field.ErrorList {
 		o.Watch = watch
+		internalversion.SetListOptionsDefaults(o, true)
 		return listvalidation.ValidateListOptions(o, true)
 	})
 	if err == nil && !watch && opts.Continue != "" { // lists are complete, so that there are no tokens

@@ -99,12 +99,12 @@ func (r *request) verb() (string, error) {
 	named := r.path.name != ""
 	isRead := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if isOfNoNamespace := r.resource.namespaced && r.path.namespace == ""; !isRead && (isOfNoNamespace || r.path.isOldWatch) {
-		return "", errMethod(r) // nothing is created in all namespaces, nor deleted in all at once
+		return "", errMethod() // nothing is created in all namespaces, nor deleted in all at once
 	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 		switch {
-		case r.path.isOldWatch, r.isTrue("watch"): // of old clients also with a name, for one object
+		case r.path.isOldWatch, !named && r.isTrue("watch"):
 			return "watch", nil
 		case named:
 			return "get", nil
@@ -123,7 +123,7 @@ func (r *request) verb() (string, error) {
 	if verb := verbs[r.Method]; verb != "" && named {
 		return verb, nil
 	}
-	return "", errMethod(r)
+	return "", errMethod()
 }
 
 // subresourceVerb is the verb for a path with a subresource.
@@ -136,12 +136,12 @@ func (r *request) subresourceVerb() (string, error) {
 		if r.Method == http.MethodGet || r.Method == http.MethodPost {
 			return "create", nil
 		}
-		return "", errMethod(r)
+		return "", errMethod()
 	}
 	if verb := map[string]string{http.MethodGet: "get", http.MethodPut: "update", http.MethodPatch: "patch"}[r.Method]; verb != "" {
 		return verb, nil
 	}
-	return "", errMethod(r)
+	return "", errMethod()
 }
 
 // groupResource names the resource in errors.
@@ -178,11 +178,10 @@ const (
 // form returns the first form that the client accepts and that is served. A request that changes
 // something is checked for it first: its client must not get an error for what was done.
 func (r *request) form() (form, error) {
-	all := r.accepts()
-	if len(all) == 0 {
+	if strings.Join(r.Header.Values("Accept"), "") == "" {
 		return asObject, nil
 	}
-	for _, a := range all {
+	for _, a := range r.accepts() {
 		if a.mediaType != "application/json" && a.mediaType != "*/*" && a.mediaType != "application/*" {
 			continue
 		}

@@ -68,7 +68,7 @@ func TestRequest_Verb(t *testing.T) {
 		{"GET", pods + "?watch=False", "list"},
 		{"GET", pods + "?watch=0&watch=1", "list"},
 		{"GET", pod, "get"},
-		{"GET", pod + "?watch=true", "watch"},
+		{"GET", pod + "?watch=true", "get"},
 		{"GET", "/api/v1/watch/pods", "watch"},
 		{"DELETE", "/api/v1/watch/namespaces/shop/pods", ""},
 		{"DELETE", "/api/v1/watch/namespaces/shop/pods/a", ""},
@@ -162,7 +162,7 @@ func TestRequest_Watch(t *testing.T) {
 		var after *uint64
 		var initial bool
 		if err == nil {
-			after, initial, err = watchStart(opts)
+			after, _, initial, err = watchStart(opts)
 		}
 		if c.err != "" {
 			require.ErrorContains(t, err, c.err)

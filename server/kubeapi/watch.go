@@ -48,7 +48,7 @@ func (a *API) watch(r *request) error {
 	if err != nil {
 		return err
 	}
-	after, initial, err := watchStart(opts)
+	after, least, initial, err := watchStart(opts)
 	if err != nil {
 		return err
 	}
@@ -62,24 +62,21 @@ func (a *API) watch(r *request) error {
 	}
 	defer done()
 	s := &watchStream{request: r, api: a, selector: sel, form: as, control: http.NewResponseController(r.w), header: true, bookmarks: opts.AllowWatchBookmarks}
-	s.serve(after, initial, watchTimeout(opts.TimeoutSeconds))
+	s.serve(after, least, initial, watchTimeout(opts.TimeoutSeconds))
 	return nil
 }
 
-// watchStart returns the version after which a watch begins, 0: now; nil: with all objects.
-// initial asks for a bookmark after them.
-func watchStart(opts *internalversion.ListOptions) (after *uint64, initial bool, err error) {
+// watchStart returns the version after which a watch begins, 0: now; nil: with all objects, which must be of the version least
+// or a later one. initial asks for a bookmark after them.
+func watchStart(opts *internalversion.ListOptions) (after *uint64, least uint64, initial bool, err error) {
 	n, err := parseVersion(opts.ResourceVersion)
 	if err != nil {
-		return nil, false, err
+		return nil, 0, false, err
 	}
-	switch sends := opts.SendInitialEvents; {
-	case sends != nil && *sends:
-		return nil, opts.AllowWatchBookmarks, nil
-	case n == 0 && sends == nil:
-		return nil, false, nil
+	if opts.SendInitialEvents != nil && *opts.SendInitialEvents {
+		return nil, n, opts.AllowWatchBookmarks, nil
 	}
-	return &n, false, nil
+	return &n, 0, false, nil
 }
 
 // watchTimeout is the time that a watch lasts.
@@ -91,7 +88,7 @@ func watchTimeout(n *int64) time.Duration {
 }
 
 // serve sends events.
-func (s *watchStream) serve(after *uint64, initial bool, timeout time.Duration) {
+func (s *watchStream) serve(after *uint64, least uint64, initial bool, timeout time.Duration) {
 	s.w.Header().Set("Content-Type", "application/json")
 	s.w.Header().Set("Cache-Control", "no-cache, private")
 	c := s.resource.collection
@@ -101,6 +98,10 @@ func (s *watchStream) serve(after *uint64, initial bool, timeout time.Duration) 
 		return
 	}
 	defer c.unwatch(w)
+	if least > from.version {
+		s.sendError(errTooLargeVersion(least, from.version))
+		return
+	}
 	if !s.sendStart(from, initial) {
 		return
 	}

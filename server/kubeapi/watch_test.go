@@ -128,6 +128,18 @@ func TestWatch_InitialEventsEndWithBookmark(t *testing.T) {
 	assert.Equal(t, http.StatusUnprocessableEntity, res.code)
 }
 
+// Objects of a version that there is not yet are an error, after which clients list.
+func TestWatch_InitialEventsOfTheFuture(t *testing.T) {
+	e := newEnv(t, nil)
+	events := e.rawWatch(values("watch", "true", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "resourceVersion", "9999999999999999999"))
+	first := events()
+	assert.Equal(t, "ERROR", first.Type)
+	var st metav1.Status
+	require.NoError(t, json.Unmarshal(first.Object.Raw, &st))
+	assert.True(t, apierrors.HasStatusCause(&apierrors.StatusError{ErrStatus: st}, metav1.CauseTypeResourceVersionTooLarge), "%v", st)
+	assert.Equal(t, "END", events().Type)
+}
+
 // A client that asks for no initial events gets changes alone, whether it names a version or not.
 func TestWatch_WithoutInitialEvents(t *testing.T) {
 	for _, version := range []string{"", "0"} {
