@@ -131,7 +131,7 @@ func TestWatch_InitialEventsEndWithBookmark(t *testing.T) {
 // Objects of a version that there is not yet are an error, after which clients list.
 func TestWatch_InitialEventsOfTheFuture(t *testing.T) {
 	e := newEnv(t, nil)
-	events := e.rawWatch(values("watch", "true", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "resourceVersion", "9999999999999999999"))
+	events := e.rawWatch(values("watch", "true", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "resourceVersion", "9999999999999999999", "timeoutSeconds", "5"))
 	first := events()
 	assert.Equal(t, "ERROR", first.Type)
 	var st metav1.Status
