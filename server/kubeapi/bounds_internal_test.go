@@ -122,9 +122,9 @@ func TestRefresher_SharesUpdates(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		refresh() // during the second
-		gone, cancel := context.WithCancel(t.Context())
+		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.ErrorIs(t, r.do(gone, update), context.Canceled)
+		require.ErrorIs(t, r.do(canceled, update), context.Canceled)
 		wg.Wait()
 		assert.Equal(t, 3, updates)
 		require.NoError(t, r.do(t.Context(), update))

@@ -91,7 +91,7 @@ type player struct {
 }
 
 // references are replaced in requests: what was saved, and long texts.
-var references = regexp.MustCompile(`\$(rv|uid|long)\((\w+)\)`) //nolint:gochecknoglobals // read-only
+var references = regexp.MustCompile(`\$(rv|uid|long)\((\w+)\)`)
 
 func (p *player) replace(text string) string {
 	p.mu.Lock()
