@@ -236,7 +236,7 @@ func (f *Fake) put(resource string, u *unstructured.Unstructured) {
 	if u.GetUID() == "" {
 		u.SetUID(types.UID("uid-" + strconv.Itoa(f.version)))
 	}
-	if kind := map[string]string{"pods": "Pod", "events": "Event", "nodes": "Node"}[resource]; kind != "" {
+	if kind := kinds[resource]; kind != "" {
 		u.SetAPIVersion("v1")
 		u.SetKind(kind)
 	}
@@ -263,6 +263,9 @@ func (f *Fake) emit(resource, kind string, u *unstructured.Unstructured) {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
+
+// kinds are those of the objects of resources that have to tell.
+var kinds = map[string]string{"pods": "Pod", "events": "Event", "nodes": "Node"}
 
 // list returns the objects of a resource in the order of their names. f.mu is held.
 func (f *Fake) list(resource, namespace string) []*unstructured.Unstructured {
@@ -315,8 +318,9 @@ func (f *Fake) writeList(w http.ResponseWriter, resource, namespace string) {
 	for _, u := range f.list(resource, namespace) {
 		items = append(items, u.Object)
 	}
+	kind := kinds[resource] + "List" // a client takes a List for none of its own lists, and has an empty one then
 	writeJSON(w, http.StatusOK, map[string]any{
-		"kind": "List", "apiVersion": "v1", "items": items, "metadata": map[string]any{"resourceVersion": strconv.Itoa(f.version)},
+		"kind": kind, "apiVersion": "v1", "items": items, "metadata": map[string]any{"resourceVersion": strconv.Itoa(f.version)},
 	})
 }
 
