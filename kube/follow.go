@@ -27,6 +27,10 @@ const (
 	followJitter     = 0.5
 )
 
+// namedWatchTimeout is how long the watch of one object lasts at least, as with a kubelet: a node may have
+// thousands, and each is requested again at its end.
+const namedWatchTimeout = 30 * time.Minute
+
 // resourceClient lists and watches one kind of object.
 type resourceClient[L runtime.Object] interface {
 	List(ctx context.Context, o metav1.ListOptions) (L, error)
@@ -43,16 +47,17 @@ type follower struct {
 // newFollower returns the follower of the object with that name, or of all if name is "".
 // failed gets each error of a request; it may be nil.
 func newFollower[L runtime.Object](k *Kube, client resourceClient[L], object runtime.Object, name string, store cache.ReflectorStore, failed func(error)) *follower {
-	selector := fields.Everything()
+	selector, watchTimeout := fields.Everything(), time.Duration(0)
 	if name != "" {
-		selector = fields.OneTermEqualSelector(metav1.ObjectNameField, name)
+		selector, watchTimeout = fields.OneTermEqualSelector(metav1.ObjectNameField, name), namedWatchTimeout
 	}
-	return newSelectingFollower(k, client, object, selector, store, failed)
+	return newSelectingFollower(k, client, object, selector, watchTimeout, store, failed)
 }
 
-// newSelectingFollower is newFollower for all objects that a selector of fields selects.
+// newSelectingFollower is newFollower for all objects that a selector of fields selects. A watch lasts for watchTimeout
+// at least; 0: as reflectors have it.
 func newSelectingFollower[L runtime.Object](
-	k *Kube, client resourceClient[L], object runtime.Object, selected fields.Selector, store cache.ReflectorStore, failed func(error),
+	k *Kube, client resourceClient[L], object runtime.Object, selected fields.Selector, watchTimeout time.Duration, store cache.ReflectorStore, failed func(error),
 ) *follower {
 	f, selector := &follower{log: logr.FromSlogHandler(k.cfg.Logger.Handler()), failed: failed}, selected.String()
 	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
@@ -71,7 +76,8 @@ func newSelectingFollower[L runtime.Object](
 	}, k.cfg.Client)
 	f.reflector = cache.NewReflectorWithOptions(lw, object, store, cache.ReflectorOptions{
 		Name: fmt.Sprintf("%T", object), Logger: &f.log,
-		Backoff: &wait.Backoff{Duration: minFollowBackOff, Cap: maxFollowBackOff, Steps: 10, Factor: 2, Jitter: followJitter},
+		Backoff:         &wait.Backoff{Duration: minFollowBackOff, Cap: maxFollowBackOff, Steps: 10, Factor: 2, Jitter: followJitter},
+		MinWatchTimeout: watchTimeout,
 	})
 	return f
 }

@@ -136,6 +136,12 @@ func TestObjects_FollowChanges(t *testing.T) {
 		require.ErrorIs(t, err, podspec.ErrObjectNotFound)
 		b.wait(time.Hour)
 		assert.Equal(t, 1, b.count("watch", "secrets"), "one watch serves all")
+		for _, action := range b.client.Actions() {
+			if w, ok := action.(k8stesting.WatchActionImpl); ok && action.Matches("watch", "secrets") {
+				require.NotNil(t, w.ListOptions.TimeoutSeconds)
+				assert.GreaterOrEqual(t, *w.ListOptions.TimeoutSeconds, int64(1800), "thousands of watches are not made again every few minutes")
+			}
+		}
 	})
 }
 

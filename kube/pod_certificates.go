@@ -253,7 +253,7 @@ func (c *podCertificates) run(ctx context.Context) {
 	}
 	ofNode := fields.OneTermEqualSelector("spec.nodeName", c.k.cfg.NodeName)
 	newSelectingFollower(c.k, c.k.cfg.Client.CertificatesV1().PodCertificateRequests(corev1.NamespaceAll),
-		&certificatesv1.PodCertificateRequest{}, ofNode, requestStore{c.store, c}, nil).run(ctx)
+		&certificatesv1.PodCertificateRequest{}, ofNode, 0, requestStore{c.store, c}, nil).run(ctx)
 }
 
 // requestStore is the store of a reflector that tells of changes.
