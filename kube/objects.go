@@ -48,8 +48,9 @@ type ObjectsConfig struct {
 // podspec.Objects, podspec.Projections and podspec.Services.
 //
 //   - Each object is watched by its own name, as the Node authorizer wants it, from its
-//     first use until no desired pod refers to it. One that is immutable is not watched, and got
-//     once more when all pods that had it are gone: another one may have its name.
+//     first use until no desired pod refers to it that has not ended. One that is immutable is not
+//     watched if pods name it, and got once more when all that had it have ended: another one may
+//     have its name.
 //   - What is known is kept on disk. It is used while the API server does not answer, so
 //     that a node that reboots without it starts its pods.
 //   - Secrets, tokens and private keys occur in no error, log or event.
@@ -86,6 +87,7 @@ func (k *Kube) Objects(cfg ObjectsConfig) (*Objects, error) {
 	if cfg.Pods == nil {
 		cfg.Pods = k.desiredPods
 	}
+	cfg.Pods = unended(cfg.Pods)
 	o := &Objects{k: k, cfg: cfg, disk: objectDir(cfg.Dir), followed: map[podspec.Ref]*followedObject{}, running: make(chan struct{})}
 	o.tokens = newTokens(k, o.disk)
 	o.services = &services{k: k, disk: o.disk, synced: make(chan struct{}), running: o.running}
@@ -100,6 +102,15 @@ func (k *Kube) desiredPods() ([]*corev1.Pod, bool) {
 		return a.Pods()
 	}
 	return nil, false
+}
+
+// unended returns those of the pods that have not ended. One that has needs nothing any more, but the API server
+// may have it for as long as its Job.
+func unended(all func() ([]*corev1.Pod, bool)) func() ([]*corev1.Pod, bool) {
+	return func() (pods []*corev1.Pod, synced bool) {
+		pods, synced = all()
+		return slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return podspec.IsTerminalPhase(pod.Status.Phase) }), synced
+	}
 }
 
 // ServiceAccount returns a service account of pods of the node. It implements, with
@@ -194,15 +205,22 @@ func (o *Objects) follow(ctx context.Context, ref podspec.Ref) *followedObject {
 	case <-ctx.Done():
 		return nil
 	}
-	outlived := o.outlived(ref)
+	o.mu.Lock()
+	previous := o.followed[ref]
+	o.mu.Unlock()
+	isNeeded, isNamed := previous == nil || o.isOutlived(previous), true
+	if isNeeded {
+		pods, _ := o.cfg.Pods()
+		isNamed = len(usersOf(ref, pods)) > 0
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	f := o.followed[ref]
-	if f != nil && f == outlived {
+	if isNeeded && f == previous {
 		f = nil
 	}
 	if f == nil && o.ctx.Err() == nil {
-		f = newFollowedObject(ref)
+		f = newFollowedObject(ref, !isNamed)
 		o.followed[ref] = f
 		watch, cancel := context.WithCancel(o.ctx)
 		f.stop = cancel
@@ -215,24 +233,17 @@ func (o *Objects) follow(ctx context.Context, ref podspec.Ref) *followedObject {
 	return f
 }
 
-// outlived returns the object if it is immutable and all pods that had it are gone while others refer to it.
+// isOutlived reports whether an object is immutable and all pods that had it have ended while others refer to it.
 // As it is not watched, it may have been deleted since, and created with other content.
-func (o *Objects) outlived(ref podspec.Ref) *followedObject {
+func (o *Objects) isOutlived(f *followedObject) bool {
 	o.mu.Lock()
-	f := o.followed[ref]
-	var users map[types.UID]bool
-	if f != nil {
-		users = f.users
-	}
+	users := f.users
 	o.mu.Unlock()
 	if len(users) == 0 {
-		return nil
+		return false
 	}
 	pods, _ := o.cfg.Pods()
-	if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return users[pod.UID] }) || len(usersOf(ref, pods)) == 0 {
-		return nil
-	}
-	return f
+	return !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return users[pod.UID] }) && len(usersOf(f.ref, pods)) > 0
 }
 
 // noteUsers notes which pods have an immutable object, once.

@@ -17,13 +17,17 @@ import (
 type followedObject struct {
 	ref    podspec.Ref
 	synced chan struct{} // closed when the API server has answered
+	// isUnnamed is set for what no pod names, as the Secret of a PersistentVolume. It is not known which pods have it, so that it
+	// is watched even if it is immutable.
+	isUnnamed bool
+
 	stop   context.CancelFunc
 	usedAt time.Time          // guarded by Objects.mu
 	users  map[types.UID]bool // guarded by Objects.mu; read-only: pods that had it when it was got, if it is immutable
 
 	mu      sync.Mutex // guards the fields below
 	object  *podspec.Object
-	fixed   bool      // it is immutable, and not watched any more
+	fixed   bool      // it is not watched any more: it is immutable
 	known   bool      // synced is closed
 	changed bool      // since takeChanged
 	updated bool      // the same, after it was known
@@ -33,8 +37,8 @@ type followedObject struct {
 	fromDisk *string // guarded by mu: version that a pod got because the API server had not answered; nil: none
 }
 
-func newFollowedObject(ref podspec.Ref) *followedObject {
-	return &followedObject{ref: ref, synced: make(chan struct{})}
+func newFollowedObject(ref podspec.Ref, isUnnamed bool) *followedObject {
+	return &followedObject{ref: ref, synced: make(chan struct{}), isUnnamed: isUnnamed}
 }
 
 func (f *followedObject) follower(k *Kube) *follower {
@@ -114,6 +118,7 @@ func (f *followedObject) noteFromDisk(version string) {
 }
 
 func (f *followedObject) set(object *podspec.Object, immutable bool) {
+	immutable = immutable && !f.isUnnamed
 	f.mu.Lock()
 	switch {
 	case f.known:

@@ -95,12 +95,7 @@ func TestObjects_OlderVersionOnDisk(t *testing.T) {
 // gone, is got once more. With a pod that still has it, others get what that one has, as with a kubelet.
 func TestObjects_ImmutableIsThatOfItsPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		secret := func(text string) *corev1.Secret {
-			s, yes := newSecret(text), true
-			s.Immutable = &yes
-			return s
-		}
-		b := startObjects(t, t.TempDir(), secret("one")).run()
+		b := startObjects(t, t.TempDir(), newImmutable("one")).run()
 		pod := func(uid types.UID) *corev1.Pod {
 			p := podOf()
 			p.UID = uid
@@ -108,10 +103,7 @@ func TestObjects_ImmutableIsThatOfItsPods(t *testing.T) {
 		}
 		b.setPods(pod("first"))
 		assert.Equal(t, "one", b.value())
-		b.wait(time.Second) // its watch has ended
-		require.NoError(t, b.client.CoreV1().Secrets("default").Delete(t.Context(), "s", metav1.DeleteOptions{}))
-		_, err := b.client.CoreV1().Secrets("default").Create(t.Context(), secret("two"), metav1.CreateOptions{})
-		require.NoError(t, err)
+		b.recreate(newImmutable("two"))
 		b.setPods(pod("first"), pod("second"))
 		assert.Equal(t, "one", b.value())
 		b.setPods()
@@ -124,6 +116,91 @@ func TestObjects_ImmutableIsThatOfItsPods(t *testing.T) {
 		stored, ok := b.objects.disk.object(secretRef)
 		require.True(t, ok)
 		assert.Equal(t, "two", string(stored.Data["k"]))
+	})
+}
+
+// newImmutable returns an immutable Secret.
+func newImmutable(text string) *corev1.Secret {
+	s, yes := newSecret(text), true
+	s.Immutable = &yes
+	return s
+}
+
+// recreate deletes the Secret, and creates it once more with other content.
+func (b *objectsBench) recreate(s *corev1.Secret) {
+	b.t.Helper()
+	b.wait(time.Second) // the watch of one that is immutable has ended
+	secrets := b.client.CoreV1().Secrets("default")
+	require.NoError(b.t, secrets.Delete(b.t.Context(), s.Name, metav1.DeleteOptions{}))
+	_, err := secrets.Create(b.t.Context(), s, metav1.CreateOptions{})
+	require.NoError(b.t, err)
+	b.wait(time.Second)
+}
+
+// A pod that has ended does not hold an immutable object, though the API server has the pod for as long as its Job: the
+// next pod gets what the object is then, as with a kubelet.
+func TestObjects_ImmutableIsNotThatOfPodsThatHaveEnded(t *testing.T) {
+	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
+		t.Run(string(phase), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := startObjects(t, t.TempDir(), newImmutable("one")).run()
+				first, second := podOf(), podOf()
+				second.UID = "second"
+				b.setPods(first)
+				assert.Equal(t, "one", b.value())
+				b.recreate(newImmutable("two"))
+				first = first.DeepCopy()
+				first.Status.Phase = phase
+				b.setPods(first)
+				assert.Equal(t, "one", b.value(), "no other pod refers to it")
+				b.setPods(first, second)
+				assert.Equal(t, "two", b.value())
+			})
+		})
+	}
+}
+
+// The Secret of a PersistentVolume is named by no pod, so that it is not known which pods have it.
+func TestObjects_ImmutableThatNoPodNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startObjects(t, t.TempDir(), newImmutable("one")).run()
+		b.setPods(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "uid"}})
+		assert.Equal(t, "one", b.value())
+		b.recreate(newImmutable("two"))
+		assert.Equal(t, "two", b.value())
+		b.recreate(newImmutable("three"))
+		assert.Equal(t, "three", b.value())
+		assert.Equal(t, 1, b.count("list", "secrets"), "it is watched")
+	})
+}
+
+// Nothing is watched or kept, in memory or on disk, for pods that have ended.
+func TestObjects_AreForgottenWhenPodsHaveEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b := startObjects(t, dir, newSecret("one")).run()
+		b.client.PrependReactor("create", "serviceaccounts", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return true, &authenticationv1.TokenRequest{Status: authenticationv1.TokenRequestStatus{Token: secretText}}, nil
+		})
+		pod := podOf()
+		b.setPods(pod)
+		b.value()
+		_, err := b.objects.ServiceAccountToken(t.Context(), pod, &corev1.ServiceAccountTokenProjection{})
+		require.NoError(t, err)
+		b.wait(time.Minute)
+		files, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Len(t, files, 3, "the Secret, the token, and services")
+		pod = pod.DeepCopy()
+		pod.Status.Phase = corev1.PodSucceeded
+		b.setPods(pod)
+		b.wait(time.Minute)
+		assert.Empty(t, b.objects.followed)
+		assert.Empty(t, b.objects.tokens.all)
+		files, err = os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Len(t, files, 1)
+		assert.Equal(t, servicesFile, files[0].Name())
 	})
 }
 
