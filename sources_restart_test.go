@@ -2,6 +2,8 @@ package agent_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,5 +77,43 @@ func TestAgent_WatchYieldsDeletionsFromTimeWithoutAgent(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, a.Pods())
 		assert.Equal(t, []string{"DELETED web"}, got)
+	})
+}
+
+// SR-8: what a pod has left that was removed while no agent ran is removed although another source has not synced, for
+// example because one of its manifests is invalid.
+func TestAgent_RemovesWhatIsLeftWhileAnotherSourceHasNotSynced(t *testing.T) {
+	agenttest.OnMachine(t, node.Config{}, func(t *testing.T, n *agenttest.Machine) {
+		kept, removed, other := agenttest.Pod("kept"), agenttest.Pod("removed"), agenttest.Pod("other")
+		kept.UID, removed.UID, other.UID = "kept", "removed", "other"
+		a := n.Start(agent.WithSource("file", podsource.NewMemory(other)), agent.WithSource("api", podsource.NewMemory(kept, removed)))
+		time.Sleep(time.Minute)
+		a.Stop()
+		defer n.Boot()()
+
+		left := func() (pods, dirs []string) {
+			for _, pod := range a.Pods() {
+				pods = append(pods, pod.Name)
+			}
+			entries, err := os.ReadDir(filepath.Join(n.Root, "pods"))
+			require.NoError(t, err)
+			for _, e := range entries {
+				dirs = append(dirs, e.Name())
+			}
+			return pods, dirs
+		}
+		back := make(chan struct{})
+		a = n.Start(agent.WithSource("file", offline(back, podsource.NewMemory())), agent.WithSource("api", podsource.NewMemory(kept)))
+		defer a.Stop()
+		time.Sleep(time.Minute)
+		pods, dirs := left()
+		assert.ElementsMatch(t, []string{"kept", "other"}, pods)
+		assert.Equal(t, []string{"kept", "other"}, dirs)
+		close(back)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		pods, dirs = left()
+		assert.Equal(t, []string{"kept"}, pods)
+		assert.Equal(t, []string{"kept"}, dirs)
 	})
 }

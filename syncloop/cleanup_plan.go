@@ -17,6 +17,7 @@ type snapshot struct {
 	known        map[types.UID]struct{} // pods of stores and runtime that have a worker
 	mayBeDesired map[types.UID]struct{} // pods of the runtime that a source may still deliver
 	allSynced    bool                   // all sources have synced
+	removed      map[types.UID]struct{} // pods of stores that their source, by their last report, does not contain; unless allSynced
 	desired      map[types.UID]struct{}
 	handled      map[types.UID]time.Time // see handledOrphans
 }
@@ -39,8 +40,8 @@ type cleanupPlan struct {
 // For a pod in the runtime, the source counts that its labels name: if that has not
 // synced, it may contain the pod. A pod that names no source was not made from one and
 // is left alone, unless the runtime reports pods as objects: it may have stored no
-// annotations, and reports no pods but those of the agent. The source of resources in a store is unknown, so they are kept until
-// all sources have synced.
+// annotations, and reports no pods but those of the agent. The source of resources in a store is that of the last report of
+// their pod. Those of a pod without one are kept until all sources have synced.
 func (s *snapshot) plan() cleanupPlan {
 	var c cleanupPlan
 	for i := range s.runtime {
@@ -54,12 +55,9 @@ func (s *snapshot) plan() cleanupPlan {
 			c.orphans = append(c.orphans, *p)
 		}
 	}
-	if !s.allSynced {
-		return c
-	}
 	var inRuntime map[types.UID]struct{} // computed when needed, which is rare
 	for _, st := range s.stores {
-		left := slices.DeleteFunc(slices.Clone(st.uids), s.isDesiredOrKnown)
+		left := s.leftOf(st.uids)
 		if len(left) == 0 {
 			continue
 		}
@@ -72,6 +70,14 @@ func (s *snapshot) plan() cleanupPlan {
 		}
 	}
 	return c
+}
+
+// leftOf returns those of the pods of a store that no source contains and no worker handles.
+func (s *snapshot) leftOf(uids []types.UID) []types.UID {
+	return slices.DeleteFunc(slices.Clone(uids), func(uid types.UID) bool {
+		_, removed := s.removed[uid]
+		return s.isDesiredOrKnown(uid) || !s.allSynced && !removed
+	})
 }
 
 // runtimeUIDs returns the pods that have anything in the runtime.

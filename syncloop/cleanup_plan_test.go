@@ -63,6 +63,18 @@ func newHousekeeperEnv(t *testing.T) *housekeeperEnv {
 	return h
 }
 
+// report gives a pod resources, and a report of a previous process.
+func (h *housekeeperEnv) report(uid, source string) {
+	pods, pod := []*Pod(nil), newPod(uid)
+	if previous := h.pods.cfg.Reported; previous != nil {
+		pods = previous()
+	}
+	pod.Annotations = map[string]string{podspec.AnnotationSource: source}
+	pods = append(pods, pod)
+	h.pods.cfg.Reported = func() []*Pod { return pods }
+	h.stored[types.UID(uid)] = nil
+}
+
 // SL-6, SR-8: which pods are terminated and which resources are removed.
 func TestHousekeeper_CleanupPods(t *testing.T) {
 	for _, tt := range []struct {
@@ -106,6 +118,26 @@ func TestHousekeeper_CleanupPods(t *testing.T) {
 		{"orphaned resources while a source has not synced", func(h *housekeeperEnv) {
 			h.stored["x"] = nil
 			h.sources.unready = map[string]bool{"api": true}
+		}, nil},
+		{"resources of a reported pod that its source does not contain", func(h *housekeeperEnv) {
+			h.report("x", "file")
+			h.report("y", "api")
+			h.sources.unready = map[string]bool{"api": true}
+		}, []string{"drop x"}},
+		{"resources of a reported pod in the runtime", func(h *housekeeperEnv) {
+			h.report("x", "file")
+			h.sources.unready = map[string]bool{"api": true}
+			h.observed = []runtime.Pod{runtimePod("x", "")}
+		}, nil},
+		{"resources of a reported pod that is desired", func(h *housekeeperEnv) {
+			h.report("x", "file")
+			h.sources.unready = map[string]bool{"api": true}
+			h.sources.pods = []*Pod{newPod("x")}
+		}, nil},
+		{"resources of a reported pod that terminates", func(h *housekeeperEnv) {
+			h.report("x", "file")
+			h.sources.unready = map[string]bool{"api": true}
+			h.w.states["x"] = podworkers.State{Phase: podworkers.Terminated}
 		}, nil},
 		{"resources of a pod in the runtime", func(h *housekeeperEnv) {
 			h.stored["x"] = nil
@@ -298,7 +330,7 @@ func TestSnapshot_PlanRandomSequences(t *testing.T) {
 			}
 			return s
 		}
-		s := snapshot{known: set(), mayBeDesired: set(), desired: set(), allSynced: rnd.IntN(2) == 0}
+		s := snapshot{known: set(), mayBeDesired: set(), desired: set(), removed: set(), allSynced: rnd.IntN(2) == 0}
 		inRuntime := map[types.UID]string{}
 		for uid := range set() {
 			source := []string{"", "file", "api"}[rnd.IntN(3)]
@@ -333,7 +365,7 @@ func TestSnapshot_PlanRandomSequences(t *testing.T) {
 			for _, k := range kept {
 				has = has || k == uid
 			}
-			require.Equal(t, has && s.allSynced && free && !there && !in(unseen, uid), dropped[uid], "seed %d: drop %s", seed, uid)
+			require.Equal(t, has && (s.allSynced || in(s.removed, uid)) && free && !there && !in(unseen, uid), dropped[uid], "seed %d: drop %s", seed, uid)
 		}
 	}
 }

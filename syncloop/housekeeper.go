@@ -12,6 +12,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/podworkers"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -188,7 +189,9 @@ func (h *Housekeeper) takeSnapshot() *snapshot {
 			s.mayBeDesired[p.UID] = struct{}{}
 		}
 	}
-	s.allSynced = h.cfg.Sources.HasSynced("")
+	if s.allSynced = h.cfg.Sources.HasSynced(""); !s.allSynced {
+		s.removed = h.removedPods(s)
+	}
 	for _, pod := range h.cfg.Sources.Pods() {
 		s.desired[pod.UID] = struct{}{}
 	}
@@ -196,6 +199,30 @@ func (h *Housekeeper) takeSnapshot() *snapshot {
 	h.handled = s.handledOrphans(h.handled, time.Now())
 	s.handled = h.handled
 	return s
+}
+
+// removedPods returns the pods of stores that their source does not contain, although others have not synced. The last
+// report of a pod, which may be of a previous process, says which source that is.
+func (h *Housekeeper) removedPods(s *snapshot) map[types.UID]struct{} {
+	reported := h.cfg.PodManager.cfg.Reported
+	left := map[types.UID]struct{}{}
+	for _, st := range s.stores {
+		for _, uid := range st.uids {
+			if !s.isDesiredOrKnown(uid) {
+				left[uid] = struct{}{}
+			}
+		}
+	}
+	if reported == nil || len(left) == 0 {
+		return nil
+	}
+	removed := map[types.UID]struct{}{}
+	for _, pod := range reported() {
+		if _, ok := left[pod.UID]; ok && !h.cfg.Sources.MayBeDesired(pod.Annotations[podspec.AnnotationSource], pod.Namespace, pod.Name) {
+			removed[pod.UID] = struct{}{}
+		}
+	}
+	return removed
 }
 
 func (h *Housekeeper) addKnown(s *snapshot, uids ...types.UID) {
