@@ -18,8 +18,9 @@ import (
 //
 // Until src has delivered a Set that is not Incomplete, the cached Set supplements
 // what src delivers. From then on only src counts, and pods that it does not contain
-// are removed. Every Set that is not Incomplete is saved. The Origin of Manifests is
-// saved, too, so that static pods keep their identity.
+// are removed. Every Set that is not Incomplete is saved; one in which only the course of pods
+// has changed, as their status tells it, is saved every ten minutes at most, and at the end. The
+// Origin of Manifests is saved, too, so that static pods keep their identity.
 //
 // The directory must be used by one source in one process at a time. It is created
 // with mode 0700 when the source is watched. The file has mode 0600 and contains
@@ -35,6 +36,9 @@ func Cached(src Source, dir string) Source {
 const (
 	savePeriod      = time.Second      // minimum time between two saves
 	saveRetryPeriod = 30 * time.Second // time after which a save that failed is retried
+	// statusPeriod is the minimum time after a save for one that is because of statuses alone. All pods are written
+	// each time, and the status of one may change every few seconds.
+	statusPeriod = 10 * time.Minute
 )
 
 // cached is the source that Cached returns.
@@ -43,8 +47,10 @@ type cached struct {
 	dir  string
 	file cacheFile
 
-	mu     sync.Mutex // guards latest
-	latest *Set       // last Set of src in this process that was not Incomplete
+	mu      sync.Mutex // guards the fields below
+	latest  *Set       // last Set of src in this process that was not Incomplete
+	marked  *Set       // last one that was saved, or is about to be
+	savedAt time.Time
 }
 
 // Unwrap returns the cached source, which decides whether its pods are static.
@@ -106,12 +112,23 @@ func (w *cachedWatch) receive(s Set) {
 	w.received = s
 	if !s.Incomplete {
 		w.previous = nil
-		w.mu.Lock()
-		w.latest = &s
-		w.mu.Unlock()
-		notify.Send(w.dirty)
+		if w.keep(&s) {
+			notify.Send(w.dirty)
+		}
 	}
 	w.deliverLatest()
+}
+
+// keep keeps the latest Set, and reports whether it is to be saved now.
+func (c *cached) keep(s *Set) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.latest = s
+	if c.marked != nil && time.Since(c.savedAt) < statusPeriod && sameForStart(c.marked, s) {
+		return false
+	}
+	c.marked = s
+	return true
 }
 
 // deliverLatest delivers the last Set, supplemented by the previous one, with the error
@@ -177,6 +194,7 @@ func (w *cachedWatch) saveAll(ctx context.Context) {
 		}
 		w.mu.Lock()
 		latest := w.latest
+		w.marked, w.savedAt = latest, time.Now()
 		w.mu.Unlock()
 		if latest == nil {
 			continue

@@ -3,6 +3,7 @@ package podsource_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/podsource"
 	"github.com/sublet-dev/agent/podspec"
@@ -239,6 +241,62 @@ func TestCached_SavesAtMostOncePerSecond(t *testing.T) {
 		synctest.Wait()
 		r.stop()
 		assert.Contains(t, read(), `"image":"3"`)
+	})
+}
+
+// All pods are written with each save, so that one whose status changes again and again does not wear the disk out. What a
+// start needs of the status is saved at once, and the rest at the end.
+func TestCached_SavesStatusesRarely(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "set.json")
+	bubble(t, func(t *testing.T) {
+		p := pod("x", "0")
+		m := podsource.NewMemory(pod("y", "0"), p)
+		r := start(t, podsource.Cached(m, dir))
+		restarts, writes := int32(0), 0
+		var last os.FileInfo
+		put := func(change func(p *corev1.Pod)) {
+			restarts++
+			p = p.DeepCopy()
+			p.ResourceVersion = fmt.Sprint(restarts)
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", RestartCount: restarts}}
+			change(p)
+			m.Put(p)
+			time.Sleep(15 * time.Second)
+			synctest.Wait()
+			info, err := os.Stat(path)
+			require.NoError(t, err)
+			if last == nil || !os.SameFile(last, info) {
+				last, writes = info, writes+1
+			}
+		}
+		read := func() string {
+			b, err := os.ReadFile(path)
+			require.NoError(t, err)
+			return string(b)
+		}
+		for range 240 { // an hour
+			put(func(*corev1.Pod) {})
+		}
+		assert.InDelta(t, 6, writes, 1)
+		for name, change := range map[string]func(*corev1.Pod){
+			"label":    func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} },
+			"image":    func(p *corev1.Pod) { p.Spec.Containers[0].Image = "1" },
+			"deletion": func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
+			"end":      func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
+			"claim": func(p *corev1.Pod) {
+				p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu"}}
+			},
+		} {
+			writes = 0
+			put(change)
+			assert.Equal(t, 1, writes, name)
+			assert.Contains(t, read(), fmt.Sprintf(`"restartCount":%d`, restarts), name)
+		}
+		put(func(*corev1.Pod) {})
+		assert.NotContains(t, read(), fmt.Sprintf(`"restartCount":%d`, restarts))
+		r.stop()
+		assert.Contains(t, read(), fmt.Sprintf(`"restartCount":%d`, restarts))
 	})
 }
 
