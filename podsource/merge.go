@@ -155,7 +155,8 @@ func (c counter) claim(d *sourceState, e *entry) nameClaim {
 }
 
 // place adds the owners of their names to the set and rejects all other pods. A name whose owner
-// is rejected for its UID goes to the next pod that has it.
+// is rejected for its UID goes to the next pod that has it. Of the others, those that are deleted are added, too: they are not
+// started, and who has deleted one waits for its end.
 func (u *mergedSet) place(sources []*sourceState, contested map[string]bool, waiting map[*entry]*corev1.Pod) {
 	type claimant struct {
 		*entry
@@ -177,6 +178,10 @@ func (u *mergedSet) place(sources []*sourceState, contested map[string]bool, wai
 		}
 	}
 	for _, c := range others {
+		if c.isEnding() && u.byUID[c.pod.UID] == nil {
+			u.byUID[c.pod.UID] = c.entry
+			continue
+		}
 		if u.byFull[c.full] != nil || u.byUID[c.pod.UID] != nil || waiting[c.entry] != nil {
 			rejected = append(rejected, c)
 			continue
@@ -212,6 +217,11 @@ func (u *mergedSet) reject(p *entry, expected *corev1.Pod) {
 		Location: p.location(), Since: time.Time{},
 		Err: fmt.Errorf("pod %s/%s rejected: %s already used by %s; rename or remove one", p.pod.Namespace, p.pod.Name, same, other),
 	}})
+}
+
+// isEnding reports whether someone else has given the pod its identity, and deletes it.
+func (e *entry) isEnding() bool {
+	return e.origin == "" && !podspec.IsStatic(e.pod) && e.pod.DeletionTimestamp != nil
 }
 
 func (e *entry) location() string {

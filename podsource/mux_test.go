@@ -148,6 +148,31 @@ func TestMux_DuplicateName(t *testing.T) {
 	})
 }
 
+// SR-7: who deletes a pod that was rejected for its name waits for its end.
+func TestMux_DuplicateNameIsDeleted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		first, second, third := pod("x", "1"), pod("x", "2"), pod("x", "3")
+		first.UID, second.UID, third.UID = "first", "second", "third"
+		static, source, other := podsource.NewMemory(first), podsource.NewMemory(), podsource.NewMemory()
+		r := start(t, static, podsource.NotStatic(source), podsource.NotStatic(other))
+		require.Equal(t, []string{"ADD a x=1"}, r.delivered())
+		source.Put(second)
+		other.Put(third)
+		require.Empty(t, r.delivered())
+		second.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		source.Put(second)
+		assert.Equal(t, []string{"ADD b x=2"}, r.delivered())
+		assert.Contains(t, r.errors(), "pod default/x rejected: full name x_default already used by pod default/x of source a")
+		assert.NotContains(t, r.errors(), "source b")
+		static.Delete("default", "x")
+		assert.Equal(t, []string{"REMOVE a x=1"}, r.delivered())
+		source.Delete("default", "x")
+		assert.Equal(t, []string{"REMOVE b x=2", "ADD c x=3"}, r.delivered())
+		assert.Empty(t, r.errors())
+		assert.Equal(t, []string{"x=3"}, r.desired())
+	})
+}
+
 func TestMux_DuplicateUID(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, b := pod("x", "1"), pod("y", "1")
