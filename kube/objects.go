@@ -239,7 +239,7 @@ func (o *Objects) isOutlived(f *followedObject) bool {
 	o.mu.Lock()
 	users := f.users
 	o.mu.Unlock()
-	if len(users) == 0 {
+	if users == nil {
 		return false
 	}
 	pods, _ := o.cfg.Pods()
@@ -279,7 +279,7 @@ func usersOf(ref podspec.Ref, pods []*corev1.Pod) map[types.UID]bool {
 // their volumes have it. What could not be written is tried later.
 func (o *Objects) save(now time.Time) {
 	o.mu.Lock()
-	var changed []*followedObject
+	var changed, fixed []*followedObject
 	updates := map[podspec.Ref]bool{}
 	for ref, f := range o.followed {
 		isChanged, isUpdated := f.takeChanged(now)
@@ -289,8 +289,14 @@ func (o *Objects) save(now time.Time) {
 		if isUpdated {
 			updates[ref] = true
 		}
+		if f.users == nil && f.isImmutable() { // it has become so, and no pod has asked for it since
+			fixed = append(fixed, f)
+		}
 	}
 	o.mu.Unlock()
+	for _, f := range fixed {
+		o.noteUsers(f)
+	}
 	o.requeueUsers(updates)
 	for _, f := range changed {
 		obj, err := f.get()

@@ -131,8 +131,8 @@ func (m *objectsModel) mayHave(name string, v *secretVersion) bool {
 	case !v.immutable:
 		return false
 	}
-	return slices.ContainsFunc(m.pods, func(p *modelPod) bool {
-		return !p.hasDone && slices.Contains(p.names, name) && p.madeAt.Before(v.to)
+	return slices.ContainsFunc(m.pods, func(p *modelPod) bool { // which pods have it is noted once a second
+		return !p.hasDone && slices.Contains(p.names, name) && p.madeAt.Before(v.to.Add(objectsPeriod))
 	})
 }
 

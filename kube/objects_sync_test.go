@@ -160,6 +160,21 @@ func TestObjects_ImmutableIsNotThatOfPodsThatHaveEnded(t *testing.T) {
 	}
 }
 
+// An object that becomes immutable while pods have it is that of these pods, whether or not one asks for it once more.
+func TestObjects_BecomesImmutable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startObjects(t, t.TempDir(), newSecret("one")).run()
+		first, second := podOf(), podOf()
+		second.UID = "second"
+		b.setPods(first)
+		assert.Equal(t, "one", b.value())
+		b.update(newImmutable("two"))
+		b.recreate(newImmutable("three"))
+		b.setPods(second)
+		assert.Equal(t, "three", b.value())
+	})
+}
+
 // The Secret of a PersistentVolume is named by no pod, so that it is not known which pods have it.
 func TestObjects_ImmutableThatNoPodNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
