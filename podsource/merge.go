@@ -178,7 +178,7 @@ func (u *mergedSet) place(sources []*sourceState, contested map[string]bool, wai
 		}
 	}
 	for _, c := range others {
-		if c.isEnding() && u.byUID[c.pod.UID] == nil {
+		if c.isDeleted() && u.byUID[c.pod.UID] == nil {
 			u.byUID[c.pod.UID] = c.entry
 			continue
 		}
@@ -219,8 +219,8 @@ func (u *mergedSet) reject(p *entry, expected *corev1.Pod) {
 	}})
 }
 
-// isEnding reports whether someone else has given the pod its identity, and deletes it.
-func (e *entry) isEnding() bool {
+// isDeleted reports whether someone else has given the pod its identity, and has deleted it.
+func (e *entry) isDeleted() bool {
 	return e.origin == "" && !podspec.IsStatic(e.pod) && e.pod.DeletionTimestamp != nil
 }
 
