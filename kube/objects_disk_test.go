@@ -106,6 +106,30 @@ func TestObjects_LastWrite(t *testing.T) {
 	})
 }
 
+// Controllers write much into services that no variable tells: the file is left alone.
+func TestObjects_ServicesAreWrittenWhenVariablesChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b := startObjects(t, dir, service("default", "one", "10.0.0.1", corev1.ServicePort{Port: 1})).run()
+		update := func(s *corev1.Service) os.FileInfo {
+			t.Helper()
+			_, err := b.client.CoreV1().Services("default").Update(t.Context(), s, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			b.wait(2 * time.Second)
+			info, err := os.Stat(filepath.Join(dir, servicesFile))
+			require.NoError(t, err)
+			return info
+		}
+		b.wait(2 * time.Second)
+		s := service("default", "one", "10.0.0.1", corev1.ServicePort{Port: 1})
+		before := update(s)
+		s.Annotations = map[string]string{"example.com/leader": "a"}
+		assert.True(t, os.SameFile(before, update(s)))
+		s.Spec.Ports[0].Port = 2
+		assert.False(t, os.SameFile(before, update(s)))
+	})
+}
+
 func TestObjects_FailedWritesOfServicesAreRetried(t *testing.T) {
 	const message = `msg="services not kept on disk"`
 	synctest.Test(t, func(t *testing.T) {

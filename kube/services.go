@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,7 +67,9 @@ type services struct {
 	running chan struct{}
 	synced  chan struct{}
 	store   atomic.Pointer[syncedStore]
-	retryAt time.Time // the first write after one that failed; of save alone
+	// Of save alone.
+	retryAt time.Time     // the first write after one that failed
+	saved   []serviceLink // what was written last
 }
 
 func (s *services) run(ctx context.Context) {
@@ -105,11 +108,17 @@ func (s *services) save(now time.Time) {
 	if store == nil || now.Before(s.retryAt) || !store.changed.Swap(false) {
 		return
 	}
-	if err := s.disk.write(servicesFile, s.links()); err != nil {
+	links := s.links()
+	if s.saved != nil && reflect.DeepEqual(links, s.saved) { // something else of a service has changed
+		return
+	}
+	if err := s.disk.write(servicesFile, links); err != nil {
 		store.changed.Store(true)
 		s.retryAt = now.Add(retryPeriod)
 		s.k.cfg.Logger.Warn("services not kept on disk", logattr.Err(err))
+		return
 	}
+	s.saved = links
 }
 
 // known returns the services once they are known, or those on disk while the API server
