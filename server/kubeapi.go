@@ -53,11 +53,14 @@ func (s *Server) serveKube(w http.ResponseWriter, r *http.Request, user *authent
 		return true
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxKubeBody)
-	s.cfg.KubeAPI.ServeKube(w, &KubeRequest{Request: r, User: user, Authorizer: keeping{s.cfg.Authorizer, r}, Node: http.HandlerFunc(s.serveNode), Stream: func(w http.ResponseWriter) (func(), bool) { return s.stream(w, r) }})
+	s.cfg.KubeAPI.ServeKube(w, &KubeRequest{
+		Request: r, User: user, Authorizer: keeping{s.cfg.Authorizer, r}, Node: http.HandlerFunc(s.serveNode),
+		Stream: func(w http.ResponseWriter) (func(), bool) { return s.stream(w, r) },
+	})
 	return true
 }
 
-// keeping is an Authorizer that lets the connection of a request last when its user has a right: who is authenticated may have none.
+// keeping is an Authorizer that keeps the connection of a request whose user has a right.
 type keeping struct {
 	Authorizer
 	r *http.Request
