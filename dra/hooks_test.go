@@ -3,8 +3,6 @@ package dra_test
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -58,30 +56,4 @@ func TestHooks_PodsAndCalls(t *testing.T) {
 	const prepare = gpuDriver + " /k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources "
 	require.Equal(t, []string{prepare + "OK", prepare + "Internal", prepare + "OK", prepare + "OK"}, calls[:4])
 	require.Contains(t, calls[4], "/NodeUnprepareResources Unknown")
-}
-
-// A release that cannot be stored is no error, as on a disk that the pod has filled, and the next process has the claims released once more.
-func TestRelease_CannotBeStored(t *testing.T) {
-	file, d := filepath.Join(t.TempDir(), "state", "claims.json"), new(fakeDriver)
-	dir := filepath.Dir(file)
-	require.NoError(t, os.Mkdir(dir, 0o700))
-	p := serve(t, d)
-	m := newManager(t, file, fakeClaims{"a": claim("a", gpuDriver)})
-	register(t, m, p)
-	one := pod("one", "a")
-	inject(t, m, one, false)
-	require.NoError(t, os.Rename(dir, dir+".away"))
-	require.NoError(t, m.Release(t.Context(), one.UID))
-	require.False(t, m.HasUnreleased(one))
-	require.NoError(t, os.Rename(dir+".away", dir))
-	require.Equal(t, []string{"prepare a", "unprepare a"}, d.taken())
-
-	m = newManager(t, file, fakeClaims{})
-	uids, err := m.PodUIDs()
-	require.NoError(t, err)
-	require.Equal(t, []types.UID{one.UID}, uids)
-	register(t, m, p)
-	require.NoError(t, m.Release(t.Context(), one.UID))
-	require.Equal(t, []string{"unprepare a"}, d.taken())
-	require.Empty(t, stored(t, file))
 }

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/statefile"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -170,9 +169,7 @@ func (m *Manager) PodUIDs() ([]types.UID, error) {
 
 // Release implements podsync.Releaser: claims that no other pod uses are released by their
 // drivers. It blocks for as long as they take, within the CallTimeout for each, or until ctx is
-// done. What is not released then is still stored, and is released by the next call. That a release
-// cannot be stored is no error: the pod may be what fills the disk, and has to end. The next change
-// stores it, or the next process has the claims released once more.
+// done. What is not released then is still stored, and is released by the next call.
 func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 	if err := m.load(); err != nil {
 		return err
@@ -193,10 +190,7 @@ func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 			errs = append(errs, fmt.Errorf("release ResourceClaim %s/%s: %w", c.Namespace, c.Name, err))
 		}
 	}
-	if err := m.save(); err != nil {
-		m.cfg.Logger.Warn("release of resource claims not stored", logattr.PodUID(uid), logattr.Err(err))
-	}
-	err := errors.Join(errs...)
+	err := errors.Join(append(errs, m.save())...)
 	if len(used) > 0 && m.cfg.Hooks.PodReleased != nil {
 		m.cfg.Hooks.PodReleased(uid, time.Since(startTime), err)
 	}
@@ -227,7 +221,7 @@ func (m *Manager) releaseClaim(ctx context.Context, c *claimState, uid types.UID
 	}
 	m.mu.Unlock()
 	if last {
-		_ = m.save() // Release reports an error
+		_ = m.save() // a full disk must not keep a pod from ending; Release reports it
 	}
 	for _, driver := range drivers {
 		if err := m.unprepare(ctx, driver, c); err != nil {
