@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -113,6 +114,18 @@ func (o *outage) hasRightStatuses(running ...string) time.Duration {
 	return time.Since(start)
 }
 
+// hasEvent waits until the agent has recorded an event of a pod.
+func (o *outage) hasEvent(pod, reason string) {
+	o.t.Helper()
+	selector := fields.Set{"involvedObject.name": pod, "reason": reason}.String()
+	require.EventuallyWithT(o.t, func(c *assert.CollectT) {
+		events, err := o.admin.CoreV1().Events("default").List(context.Background(), metav1.ListOptions{FieldSelector: selector})
+		if assert.NoError(c, err) {
+			assert.NotEmpty(c, events.Items)
+		}
+	}, 2*time.Minute, 20*time.Millisecond)
+}
+
 // The API server is away while pods crash, the agent is killed, and the machine boots
 // again without its pods. KU-2
 func TestKube_RealAPIServerOutage(t *testing.T) {
@@ -139,6 +152,7 @@ func TestKube_RealAPIServerOutage(t *testing.T) {
 
 	t.Log("the API server goes, with one pod that is terminating; pods crash")
 	o.delete("slow", 1)
+	o.hasEvent("slow", "Killing")
 	o.server.StopServer()
 	before := o.machine.containers()
 	for _, name := range running[:3] {
