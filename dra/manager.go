@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/statefile"
 	"github.com/sublet-dev/agent/runtime"
 )
@@ -86,7 +87,7 @@ func (m *Manager) isPrepared(pod *corev1.Pod, claims []corev1.PodResourceClaim) 
 		if err == nil && name == "" {
 			continue
 		}
-		if c := m.claimOf(pod, name); err != nil || c == nil || !c.isPrepared() {
+		if c := m.claimOf(pod, name); err != nil || c == nil || !c.isPreparedFor(pod.UID) {
 			return false
 		}
 	}
@@ -169,7 +170,9 @@ func (m *Manager) PodUIDs() ([]types.UID, error) {
 
 // Release implements podsync.Releaser: claims that no other pod uses are released by their
 // drivers. It blocks for as long as they take, within the CallTimeout for each, or until ctx is
-// done. What is not released then is still stored, and is released by the next call.
+// done. What is not released then is still stored, and is released by the next call. That a release
+// cannot be stored is no error: the pod may be what fills the disk, and has to end. The next change
+// stores it, or the next process has the claims released once more.
 func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 	if err := m.load(); err != nil {
 		return err
@@ -190,7 +193,10 @@ func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 			errs = append(errs, fmt.Errorf("release ResourceClaim %s/%s: %w", c.Namespace, c.Name, err))
 		}
 	}
-	err := errors.Join(append(errs, m.save())...)
+	if err := m.save(); err != nil {
+		m.cfg.Logger.Warn("release of resource claims not stored", logattr.PodUID(uid), logattr.Err(err))
+	}
+	err := errors.Join(errs...)
 	if len(used) > 0 && m.cfg.Hooks.PodReleased != nil {
 		m.cfg.Hooks.PodReleased(uid, time.Since(startTime), err)
 	}
@@ -221,7 +227,7 @@ func (m *Manager) releaseClaim(ctx context.Context, c *claimState, uid types.UID
 	}
 	m.mu.Unlock()
 	if last {
-		_ = m.save() // a full disk must not keep a pod from ending; Release reports it
+		_ = m.save() // Release reports an error
 	}
 	for _, driver := range drivers {
 		if err := m.unprepare(ctx, driver, c); err != nil {

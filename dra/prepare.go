@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 
@@ -56,7 +57,7 @@ func (m *Manager) findClaim(ctx context.Context, pod *corev1.Pod, entry *corev1.
 	f := foundClaim{entry: entry.Name, name: name}
 	m.mu.Lock()
 	f.known = m.claimOf(pod, name)
-	prepared := f.known != nil && f.known.isPrepared()
+	prepared := f.known != nil && f.known.isPreparedFor(pod.UID)
 	m.mu.Unlock()
 	if prepared {
 		return nil, nil
@@ -125,7 +126,7 @@ func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *clai
 		return err
 	}
 	m.mu.Lock()
-	missing := state.unprepared()
+	before, missing := maps.Clone(state.Drivers), state.unpreparedFor(pod.UID)
 	m.mu.Unlock()
 	for _, driver := range missing {
 		devices, err := m.prepare(ctx, driver, state)
@@ -141,11 +142,16 @@ func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *clai
 		m.mu.Lock() // to be prepared again: what cannot be stored must not prevent others from being stored
 		defer m.mu.Unlock()
 		for _, driver := range missing {
-			state.Drivers[driver] = nil
+			state.Drivers[driver] = before[driver]
 		}
 		return err
 	}
 	if len(missing) > 0 {
+		m.mu.Lock()
+		if len(missing) == len(state.Drivers) {
+			state.former = nil
+		}
+		m.mu.Unlock()
 		m.cfg.Logger.Info("resource claim prepared", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("claim", state.Namespace+"/"+state.Name))
 	}
 	return nil
@@ -182,7 +188,7 @@ func (m *Manager) usable(pod *corev1.Pod, claim *resourcev1.ResourceClaim) (stat
 			state.Drivers[r.Driver] = nil
 		}
 	}
-	for _, driver := range state.unprepared() {
+	for _, driver := range state.unpreparedFor(pod.UID) {
 		if len(m.drivers[driver]) == 0 {
 			return nil, false, noDriver(driver)
 		}

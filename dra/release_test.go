@@ -224,3 +224,37 @@ func TestManager_ReleasesAClaimThatWasReplaced(t *testing.T) {
 	require.NoError(t, m.Release(t.Context(), "one"))
 	require.Equal(t, []string{"unprepare a"}, d.taken())
 }
+
+// A release that cannot be stored is no error, as on a disk that the pod has filled. The next process has the claim released once more,
+// and prepared once more for another pod: what is stored of its devices is not so any more.
+func TestRelease_CannotBeStored(t *testing.T) {
+	file, d := filepath.Join(t.TempDir(), "state", "claims.json"), new(fakeDriver)
+	dir := filepath.Dir(file)
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	p, claims := serve(t, d), fakeClaims{"a": claim("a", gpuDriver)}
+	m := newManager(t, file, claims)
+	register(t, m, p)
+	one, two := pod("one", "a"), pod("two", "a")
+	ids := inject(t, m, one, false)
+	require.NoError(t, os.Rename(dir, dir+".away"))
+	require.NoError(t, m.Release(t.Context(), one.UID))
+	require.False(t, m.HasUnreleased(one))
+	require.NoError(t, os.Rename(dir+".away", dir))
+	require.Equal(t, []string{"prepare a", "unprepare a"}, d.taken())
+
+	m = newManager(t, file, claims)
+	require.ErrorIs(t, injectErr(t, m, two), dra.ErrNoDriver)
+	register(t, m, p)
+	d.answers("", errors.New("not now"))
+	require.ErrorContains(t, injectErr(t, m, two), "not now")
+	d.answers("", nil)
+	d.taken()
+	require.Equal(t, ids, inject(t, m, two, false))
+	require.Equal(t, ids, inject(t, m, two, false))
+	require.Equal(t, []string{"prepare a"}, d.taken())
+	require.NoError(t, m.Release(t.Context(), one.UID))
+	require.Empty(t, d.taken())
+	require.NoError(t, m.Release(t.Context(), two.UID))
+	require.Equal(t, []string{"unprepare a"}, d.taken())
+	require.Empty(t, stored(t, file))
+}

@@ -41,6 +41,9 @@ type claimState struct {
 	Allocation string `json:"allocation,omitempty"`
 
 	inUse chan struct{} // one slot: the right to have it prepared or released
+	// former are the pods that used the claim when it was read from the file, nil once it has been prepared since. Of another pod's
+	// devices the file may be too old: what was released is stored later than it is done if the disk is full.
+	former []types.UID
 }
 
 // device is a prepared device.
@@ -76,7 +79,17 @@ func (c *claimState) unprepared() []string {
 	return out
 }
 
+// unpreparedFor returns the drivers that have to prepare the claim before a pod can use it, sorted.
+func (c *claimState) unpreparedFor(pod types.UID) []string {
+	if c.former == nil || slices.Contains(c.former, pod) {
+		return c.unprepared()
+	}
+	return slices.Sorted(maps.Keys(c.Drivers))
+}
+
 func (c *claimState) isPrepared() bool { return len(c.unprepared()) == 0 }
+
+func (c *claimState) isPreparedFor(pod types.UID) bool { return len(c.unpreparedFor(pod)) == 0 }
 
 // isCDIName reports whether a text has the form vendor.example/class=name.
 func isCDIName(text string) bool {
@@ -108,6 +121,7 @@ func (m *Manager) restore(state savedState, err error) {
 		m.cfg.Logger.Error("prepared resource claims lost", logattr.Err(err))
 	}
 	for _, c := range state.Claims {
+		c.former = append([]types.UID{}, c.Pods...)
 		m.claims[c.UID] = c
 	}
 	if state.Boot != m.cfg.BootID && state.Boot != "" && m.cfg.BootID != "" {
