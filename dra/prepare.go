@@ -149,7 +149,7 @@ func (m *Manager) prepareClaim(ctx context.Context, pod *corev1.Pod, state *clai
 	if len(missing) > 0 {
 		m.mu.Lock()
 		if len(missing) == len(state.Drivers) {
-			state.former = nil
+			state.restoredPods = nil
 		}
 		m.mu.Unlock()
 		m.cfg.Logger.Info("resource claim prepared", logattr.Pod(pod), logattr.PodUID(pod.UID), slog.String("claim", state.Namespace+"/"+state.Name))

@@ -41,9 +41,9 @@ type claimState struct {
 	Allocation string `json:"allocation,omitempty"`
 
 	inUse chan struct{} // one slot: the right to have it prepared or released
-	// former are the pods that used the claim when it was read from the file, nil once it has been prepared since. Of another pod's
-	// devices the file may be too old: what was released is stored later than it is done if the disk is full.
-	former []types.UID
+	// restoredPods are those that used the claim when it was read from the file, nil once it has been prepared since. For another
+	// pod the file may be too old: what was released is stored later than it is done if the disk is full.
+	restoredPods []types.UID
 }
 
 // device is a prepared device.
@@ -81,7 +81,7 @@ func (c *claimState) unprepared() []string {
 
 // unpreparedFor returns the drivers that have to prepare the claim before a pod can use it, sorted.
 func (c *claimState) unpreparedFor(pod types.UID) []string {
-	if c.former == nil || slices.Contains(c.former, pod) {
+	if c.restoredPods == nil || slices.Contains(c.restoredPods, pod) {
 		return c.unprepared()
 	}
 	return slices.Sorted(maps.Keys(c.Drivers))
@@ -121,7 +121,7 @@ func (m *Manager) restore(state savedState, err error) {
 		m.cfg.Logger.Error("prepared resource claims lost", logattr.Err(err))
 	}
 	for _, c := range state.Claims {
-		c.former = append([]types.UID{}, c.Pods...)
+		c.restoredPods = append([]types.UID{}, c.Pods...)
 		m.claims[c.UID] = c
 	}
 	if state.Boot != m.cfg.BootID && state.Boot != "" && m.cfg.BootID != "" {
