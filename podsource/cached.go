@@ -49,8 +49,7 @@ type cached struct {
 
 	mu      sync.Mutex // guards the fields below
 	latest  *Set       // last Set of src in this process that was not Incomplete
-	marked  *Set       // last one that was saved, or is about to be
-	savedAt time.Time
+	savedAt time.Time  // the last save; what is not to be saved now is the same for a start as what was, or is about to be
 }
 
 // Unwrap returns the cached source, which decides whether its pods are static.
@@ -123,12 +122,9 @@ func (w *cachedWatch) receive(s Set) {
 func (c *cached) keep(s *Set) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	previous := c.latest
 	c.latest = s
-	if c.marked != nil && time.Since(c.savedAt) < statusPeriod && sameForStart(c.marked, s) {
-		return false
-	}
-	c.marked = s
-	return true
+	return previous == nil || time.Since(c.savedAt) >= statusPeriod || !sameForStart(previous, s)
 }
 
 // deliverLatest delivers the last Set, supplemented by the previous one, with the error
@@ -194,7 +190,7 @@ func (w *cachedWatch) saveAll(ctx context.Context) {
 		}
 		w.mu.Lock()
 		latest := w.latest
-		w.marked, w.savedAt = latest, time.Now()
+		w.savedAt = time.Now()
 		w.mu.Unlock()
 		if latest == nil {
 			continue
