@@ -227,7 +227,7 @@ func (m *Manager) releaseClaim(ctx context.Context, c *claimState, uid types.UID
 	}
 	m.mu.Unlock()
 	if last {
-		_ = m.save() // Release reports an error
+		_ = m.save() // Release logs an error
 	}
 	for _, driver := range drivers {
 		if err := m.unprepare(ctx, driver, c); err != nil {

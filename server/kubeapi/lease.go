@@ -20,7 +20,7 @@ const (
 func (a *API) leaseResource() *resource {
 	return &resource{
 		group: coordinationv1.GroupName, version: "v1", name: "leases", singular: "lease", kind: "Lease", namespaced: true, verbs: []string{"get", "list", "watch"},
-		collection: a.lease, refresh: a.refreshLease, fields: namespacedFields, table: leaseTable(),
+		collection: a.lease, refresh: shared(a.refreshLease), fields: namespacedFields, table: leaseTable(),
 	}
 }
 

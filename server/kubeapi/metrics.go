@@ -56,7 +56,7 @@ func (a *API) metricsResources() []*resource {
 	verbs := []string{"get", "list"}
 	nodes, pods := newCollection(a.versions), newCollection(a.versions)
 	m := &meter{measure: a.cfg.Stats, measuring: newSlot()}
-	refresh := func(ctx context.Context) error { return a.refreshUsage(ctx, m, nodes, pods) }
+	refresh := shared(func(ctx context.Context) error { return a.refreshUsage(ctx, m, nodes, pods) })
 	return []*resource{
 		{
 			group: metricsGroup, version: metricsVersion, name: "nodes", kind: "NodeMetrics", verbs: verbs,

@@ -49,13 +49,13 @@ func (a *API) allResources() []*resource {
 	all := []*resource{a.podResource()}
 	all = append(all, &resource{
 		version: "v1", name: "namespaces", singular: "namespace", kind: "Namespace", shortNames: []string{"ns"}, verbs: read,
-		collection: a.spaces, refresh: a.refreshNamespaces, fields: namespaceFields, table: namespaceTable(),
+		collection: a.spaces, refresh: shared(a.refreshNamespaces), fields: namespaceFields, table: namespaceTable(),
 	})
 	if a.cfg.Node != nil {
 		all = append(all, &resource{
 			version: "v1", name: "nodes", singular: "node", kind: "Node", shortNames: []string{"no"}, verbs: read,
 			subresources: []subresource{{proxy, "NodeProxyOptions", []string{"create", "get"}}},
-			collection:   a.node, refresh: a.refreshNode, fields: nodeFields, table: nodeTable(),
+			collection:   a.node, refresh: shared(a.refreshNode), fields: nodeFields, table: nodeTable(),
 		}, a.leaseResource())
 	}
 	if a.cfg.Events != nil {
@@ -67,23 +67,20 @@ func (a *API) allResources() []*resource {
 	if a.cfg.Objects != nil {
 		all = append(all, &resource{
 			version: "v1", name: "configmaps", singular: "configmap", kind: "ConfigMap", shortNames: []string{"cm"}, namespaced: true, verbs: read,
-			collection: a.maps, refresh: a.refreshConfigMaps, fields: namespacedFields, table: configMapTable(),
+			collection: a.maps, refresh: shared(a.refreshConfigMaps), fields: namespacedFields, table: configMapTable(),
 		})
 	}
 	// Discovery has Secrets so that kubectl gets the reason why there are none.
 	all = append(all, &resource{version: "v1", name: "secrets", singular: "secret", kind: "Secret", namespaced: true, verbs: []string{}})
 	all = append(all, a.metricsResources()...)
-	for _, res := range all {
-		res.shareRefreshes()
-	}
 	return append(all, reviewResources()...)
 }
 
-// shareRefreshes has requests that come at once share an update: that of a node is work for the runtime.
-func (r *resource) shareRefreshes() {
-	shared, refresh := newRefresher(), r.refresh
-	r.refresh = func(ctx context.Context) error {
-		return shared.do(ctx, func() error { return refresh(ctx) })
+// shared returns an update of which requests that come at once share one: that of a node is work for the runtime.
+func shared(refresh func(context.Context) error) func(context.Context) error {
+	refreshing := newRefresher()
+	return func(ctx context.Context) error {
+		return refreshing.do(ctx, func() error { return refresh(ctx) })
 	}
 }
 
