@@ -25,7 +25,7 @@ const None = "none"
 //
 // As in the kubelet, thresholds of 0% and 100% disable the signal and are left out, a
 // grace period without a soft threshold is ignored, and one of 0 makes the threshold a
-// hard one. The result is not nil, also without thresholds.
+// hard one. Empty entries, as after a last comma, are skipped. The result is not nil, also without thresholds.
 func ParseThresholds(hard, soft, softGrace, minReclaim string) ([]Threshold, error) {
 	graces, err1 := parsePairs("eviction-soft-grace-period", softGrace, parseGrace)
 	reclaims, err2 := parsePairs("eviction-minimum-reclaim", minReclaim, parseReclaim)
@@ -57,13 +57,13 @@ func ParseThresholds(hard, soft, softGrace, minReclaim string) ([]Threshold, err
 
 // parseList parses a list of expressions without duplicate signals.
 func parseList(flag, list string) ([]Threshold, error) {
-	if list = strings.TrimSpace(list); list == "" || list == None {
+	if strings.TrimSpace(list) == None {
 		return nil, nil
 	}
 	var out []Threshold
 	var errs []error
 	parsed := make(map[Signal]bool)
-	for expr := range strings.SplitSeq(list, ",") {
+	for expr := range strings.FieldsFuncSeq(strings.TrimSpace(list), isComma) {
 		t, err := parseThreshold(strings.TrimSpace(expr))
 		switch {
 		case err != nil:
@@ -136,14 +136,14 @@ func parseValue(s string) (ThresholdValue, error) {
 	return ThresholdValue{Quantity: q}, nil
 }
 
+// isComma separates the entries of a list. As for a kubelet, one may end in a comma.
+func isComma(r rune) bool { return r == ',' }
+
 // parsePairs parses a list of signal=value pairs without duplicate signals.
 func parsePairs[T any](flag, list string, parse func(Signal, string) (T, error)) (map[Signal]T, error) {
 	out := make(map[Signal]T)
-	if list = strings.TrimSpace(list); list == "" {
-		return out, nil
-	}
 	var errs []error
-	for expr := range strings.SplitSeq(list, ",") {
+	for expr := range strings.FieldsFuncSeq(strings.TrimSpace(list), isComma) {
 		name, value, ok := strings.Cut(expr, "=")
 		signal := Signal(strings.TrimSpace(name))
 		_, known := infoFor(signal)

@@ -23,6 +23,10 @@ func TestParseHard(t *testing.T) {
 		{in: "memory.available<1e3", want: "memory.available<1e3"},
 		{in: "memory.available<15%", want: "memory.available<15%"},
 		{in: "memory.available<0.5%", want: "memory.available<0.5%"},
+		{in: "memory.available<100Mi,", want: "memory.available<100Mi"},
+		{in: ",memory.available<100Mi,,pid.available<9", want: "memory.available<100Mi pid.available<9"},
+		{in: ",", want: ""},
+		{in: "memory.available<100Mi, ,pid.available<9", err: `eviction-hard: "": must be written as signal<value`},
 		{in: "memory.available<0%", want: ""},
 		{in: "memory.available<100%", want: ""},
 		{in: "nodefs.available<10%,nodefs.inodesFree<5%", want: "nodefs.available<10% nodefs.inodesFree<5%"},
@@ -50,7 +54,6 @@ func TestParseHard(t *testing.T) {
 		{in: "memory.avail<100Mi", err: `eviction-hard: "memory.avail<100Mi": unknown signal "memory.avail"`},
 		{in: "Memory.available<100Mi", err: `eviction-hard: "Memory.available<100Mi": unknown signal "Memory.available"`},
 		{in: "<100Mi", err: `eviction-hard: "<100Mi": unknown signal ""`},
-		{in: "memory.available<100Mi,", err: `eviction-hard: "": must be written as signal<value`},
 		{in: "memory.available<1Mi,memory.available<2Mi", err: `eviction-hard: "memory.available<2Mi": duplicate threshold for memory.available`},
 		{in: "memory.psi.some.avg10<20%", err: `eviction-hard: "memory.psi.some.avg10<20%": a threshold on memory.psi.some.avg10 must be written with >`},
 		{in: "memory.psi.some.avg10>20", err: `eviction-hard: "memory.psi.some.avg10>20": pressure must be a percentage`},
@@ -92,6 +95,7 @@ func TestParseSoft(t *testing.T) {
 	for _, tc := range []struct{ soft, grace, reclaim, err string }{
 		{soft: "memory.available<1Gi", grace: "memory.available=1m30s"},
 		{soft: "memory.available<1Gi,pid.available<9", grace: "memory.available=1m, pid.available=1h", reclaim: "memory.available=10%,nodefs.available=500Mi"},
+		{soft: "memory.available<1Gi,", grace: "memory.available=1m,", reclaim: ",memory.available=10%"},
 		{soft: "memory.available<0%,pid.available<100%"}, // both are off
 		{soft: "memory.available<1Gi", err: `eviction-soft: "memory.available<1Gi" has no grace period`},
 		{soft: "memory.available<1Gi", grace: "pid.available=1m", err: `eviction-soft: "memory.available<1Gi" has no grace period`},

@@ -87,15 +87,12 @@ func hugePageMemory(capacity corev1.ResourceList) resource.Quantity {
 }
 
 // ParseReservation reads a list such as cpu=100m,memory=1Gi,ephemeral-storage=1Gi,pid=1000,
-// the form of the kubelet's --kube-reserved and --system-reserved.
+// the form of the kubelet's --kube-reserved and --system-reserved, which may end in a comma.
 func ParseReservation(list string) (corev1.ResourceList, error) {
 	reserved := corev1.ResourceList{}
-	if list == "" {
-		return reserved, nil
-	}
 	known := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, ResourcePIDs}
 	var errs []error
-	for entry := range strings.SplitSeq(list, ",") {
+	for entry := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' }) {
 		key, value, _ := strings.Cut(entry, "=")
 		name := corev1.ResourceName(strings.TrimSpace(key))
 		q, err := resource.ParseQuantity(strings.TrimSpace(value))

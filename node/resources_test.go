@@ -71,7 +71,7 @@ func TestAvailable(t *testing.T) {
 }
 
 func TestParseReservation(t *testing.T) {
-	got, err := ParseReservation("cpu=100m, memory=1Gi,ephemeral-storage=2Gi,pid=1000")
+	got, err := ParseReservation("cpu=100m, memory=1Gi,,ephemeral-storage=2Gi,pid=1000,")
 	require.NoError(t, err)
 	requireResources(t, "cpu=100m memory=1Gi ephemeral-storage=2Gi pid=1000", got)
 	empty, err := ParseReservation("")
