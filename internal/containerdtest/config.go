@@ -74,6 +74,7 @@ const version3 = "version = 3\n" + common + `[plugins."io.containerd.cri.v1.imag
   tolerate_missing_hugetlb_controller = true
   disable_hugetlb_controller = true
   netns_mounts_under_state_dir = true
+  enable_criu = {CRIU}
   cdi_spec_dirs = ["{DIR}/cdi"]
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["/usr/lib/cni"]
@@ -109,5 +110,12 @@ func (n *Node) config(pause string) string {
 		runc = newer // user namespaces need one that Debian does not have yet
 	}
 	return strings.NewReplacer("{DIR}", filepath.Clean(n.dir), "{PAUSE}", pause, "{RUNC}", runc, "{SHIM}", shim,
-		"{SYSTEMD}", strconv.FormatBool(n.CgroupDriver == cgroup.Systemd)).Replace(text)
+		"{SYSTEMD}", strconv.FormatBool(n.CgroupDriver == cgroup.Systemd), "{CRIU}", strconv.FormatBool(!criuFails())).Replace(text)
+}
+
+// criuFails reports whether there is a criu that cannot work here. Debian recommends one beside runc, which newer
+// kernels defeat; containerd would try it, and report a failure where it has nothing to say of a missing one.
+func criuFails() bool {
+	path, err := exec.LookPath("criu")
+	return err == nil && exec.Command(path, "check").Run() != nil
 }
