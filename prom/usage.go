@@ -3,9 +3,6 @@ package prom
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -83,57 +80,6 @@ func registerUsage(reg prometheus.Registerer, c prometheus.Collector) error {
 		return fmt.Errorf("prom: register usage: %w", err)
 	}
 	return nil
-}
-
-// family is one metric of a scrape.
-type family struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-}
-
-func gaugeFamily(name, help string, labels ...string) family {
-	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue}
-}
-
-func counterFamily(name, help string, labels ...string) family {
-	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue}
-}
-
-// value sends one sample. A zero time is that of the scrape.
-func (f family) value(ch chan<- prometheus.Metric, at time.Time, v float64, labels ...string) {
-	m, err := prometheus.NewConstMetric(f.desc, f.kind, v, labels...)
-	if err != nil { // a runtime may report an image or an id that is no text
-		labels = slices.Clone(labels)
-		for i := range labels {
-			labels[i] = strings.ToValidUTF8(labels[i], "\uFFFD")
-		}
-		m = prometheus.MustNewConstMetric(f.desc, f.kind, v, labels...)
-	}
-	if !at.IsZero() {
-		m = prometheus.NewMetricWithTimestamp(at, m)
-	}
-	ch <- m
-}
-
-// known sends a sample that may be unknown.
-func (f family) known(ch chan<- prometheus.Metric, at time.Time, v *uint64, labels ...string) {
-	if v != nil {
-		f.value(ch, at, float64(*v), labels...)
-	}
-}
-
-// nanoseconds sends a duration in seconds that may be unknown.
-func (f family) nanoseconds(ch chan<- prometheus.Metric, at time.Time, v *uint64, labels ...string) {
-	if v != nil {
-		f.value(ch, at, float64(*v)/float64(time.Second), labels...)
-	}
-}
-
-// describe sends the descriptions of families.
-func describe(ch chan<- *prometheus.Desc, all ...family) {
-	for _, f := range all {
-		ch <- f.desc
-	}
 }
 
 // latest returns one pod of each name: two with the same name, of which one is being

@@ -2,7 +2,6 @@ package prom
 
 import (
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -85,11 +84,11 @@ func (c *containers) Describe(ch chan<- *prometheus.Desc) {
 func (c *containers) Collect(ch chan<- prometheus.Metric) {
 	if c.Capacity != nil {
 		capacity := c.Capacity()
-		c.machineCPU.value(ch, time.Time{}, capacity.Cpu().AsApproximateFloat64())
-		c.machineMemory.value(ch, time.Time{}, capacity.Memory().AsApproximateFloat64())
+		c.machineCPU.value(ch, time.Time{}, capacity.Cpu().AsApproximateFloat64(), nil)
+		c.machineMemory.value(ch, time.Time{}, capacity.Memory().AsApproximateFloat64(), nil)
 	}
 	s, err := c.Summary()
-	c.failed.value(ch, time.Time{}, boolValue(err != nil || s.Incomplete != nil))
+	c.failed.value(ch, time.Time{}, boolValue(err != nil || s.Incomplete != nil), nil)
 	if err != nil {
 		return
 	}
@@ -112,80 +111,81 @@ const (
 
 func (c *containers) pod(ch chan<- prometheus.Metric, s *stats.PodStats, pod *corev1.Pod) {
 	id := "/kubepods/pod" + s.PodRef.UID
-	labels := []string{"", id, "", "", s.PodRef.Namespace, s.PodRef.Name}
+	labels := seriesLabels("", id, "", "", s.PodRef)
 	c.usage(ch, s.CPU, s.Memory, labels)
 	c.swapAndPressure(ch, s.Swap, s.CPU, s.Memory, s.IO, labels)
 	c.interfaces(ch, s.Network, labels)
 	if s.ProcessStats != nil {
-		c.processes.known(ch, time.Time{}, s.ProcessStats.ProcessCount, labels...)
+		c.processes.known(ch, time.Time{}, s.ProcessStats.ProcessCount, labels)
 	}
 	for i := range s.Containers {
 		container := &s.Containers[i]
 		image, containerID := running(pod, container.Name)
-		labels := []string{container.Name, id + "/" + containerID, image, containerID, s.PodRef.Namespace, s.PodRef.Name}
+		labels := seriesLabels(container.Name, id+"/"+containerID, image, containerID, s.PodRef)
 		c.usage(ch, container.CPU, container.Memory, labels)
 		c.swapAndPressure(ch, container.Swap, container.CPU, container.Memory, container.IO, labels)
 		if start := container.StartTime; start.Unix() > 0 {
-			c.start.value(ch, time.Time{}, float64(start.UnixNano())/float64(time.Second), labels...)
+			c.start.value(ch, time.Time{}, float64(start.UnixNano())/float64(time.Second), labels)
 		}
 		if fs := container.Rootfs; fs != nil {
-			c.fs.known(ch, fs.Time.Time, fs.UsedBytes, with(labels, "")...)
+			c.fs.known(ch, fs.Time.Time, fs.UsedBytes, labels.with("device", ""))
 		}
 		c.blockIO(ch, container.BlockIO, labels)
 		c.spec(ch, specOf(pod, container.Name), labels)
 	}
 }
 
-func (c *containers) usage(ch chan<- prometheus.Metric, cpu *stats.CPUStats, memory *stats.MemoryStats, labels []string) {
+func (c *containers) usage(ch chan<- prometheus.Metric, cpu *stats.CPUStats, memory *stats.MemoryStats, labels labelSet) {
 	if cpu != nil {
-		c.cpu.nanoseconds(ch, cpu.Time.Time, cpu.UsageCoreNanoSeconds, with(labels, "total")...)
+		c.cpu.nanoseconds(ch, cpu.Time.Time, cpu.UsageCoreNanoSeconds, labels.with("cpu", "total"))
 		if t := cpu.Throttling; t != nil {
-			c.periods.value(ch, t.Time.Time, float64(t.Periods), labels...)
-			c.throttledPeriods.value(ch, t.Time.Time, float64(t.ThrottledPeriods), labels...)
-			c.throttled.nanoseconds(ch, t.Time.Time, &t.ThrottledNanoSeconds, labels...)
+			c.periods.value(ch, t.Time.Time, float64(t.Periods), labels)
+			c.throttledPeriods.value(ch, t.Time.Time, float64(t.ThrottledPeriods), labels)
+			c.throttled.nanoseconds(ch, t.Time.Time, &t.ThrottledNanoSeconds, labels)
 		}
 	}
 	if memory == nil {
 		return
 	}
 	at := memory.Time.Time
-	c.memoryUsage.known(ch, at, memory.UsageBytes, labels...)
-	c.memorySet.known(ch, at, memory.WorkingSetBytes, labels...)
-	c.memoryRSS.known(ch, at, memory.RSSBytes, labels...)
-	c.memoryCache.known(ch, at, memory.CacheBytes, labels...)
-	c.memoryFailures.known(ch, at, memory.PageFaults, with(labels, "pgfault", "container")...)
-	c.memoryFailures.known(ch, at, memory.MajorPageFaults, with(labels, "pgmajfault", "container")...)
+	c.memoryUsage.known(ch, at, memory.UsageBytes, labels)
+	c.memorySet.known(ch, at, memory.WorkingSetBytes, labels)
+	c.memoryRSS.known(ch, at, memory.RSSBytes, labels)
+	c.memoryCache.known(ch, at, memory.CacheBytes, labels)
+	c.memoryFailures.known(ch, at, memory.PageFaults, labels.with("failure_type", "pgfault", "scope", "container"))
+	c.memoryFailures.known(ch, at, memory.MajorPageFaults, labels.with("failure_type", "pgmajfault", "scope", "container"))
 }
 
-func (c *containers) blockIO(ch chan<- prometheus.Metric, io *stats.BlockIOStats, labels []string) {
+func (c *containers) blockIO(ch chan<- prometheus.Metric, io *stats.BlockIOStats, labels labelSet) {
 	if io == nil {
 		return
 	}
 	for _, d := range io.Devices {
-		all, at := with(labels, d.Device), io.Time.Time
-		c.reads.value(ch, at, float64(d.Reads), all...)
-		c.writes.value(ch, at, float64(d.Writes), all...)
-		c.bytesRead.value(ch, at, float64(d.BytesRead), all...)
-		c.bytesWritten.value(ch, at, float64(d.BytesWritten), all...)
+		all, at := labels.with("device", d.Device), io.Time.Time
+		c.reads.value(ch, at, float64(d.Reads), all)
+		c.writes.value(ch, at, float64(d.Writes), all)
+		c.bytesRead.value(ch, at, float64(d.BytesRead), all)
+		c.bytesWritten.value(ch, at, float64(d.BytesWritten), all)
 	}
 }
 
-func (c *containers) spec(ch chan<- prometheus.Metric, r *corev1.ResourceRequirements, labels []string) {
+func (c *containers) spec(ch chan<- prometheus.Metric, r *corev1.ResourceRequirements, labels labelSet) {
 	if r == nil {
 		return
 	}
 	var now time.Time
 	if limit := r.Limits.Cpu(); !limit.IsZero() {
-		c.cpuPeriod.value(ch, now, cpuPeriod, labels...)
-		c.cpuQuota.value(ch, now, max(minQuota, float64(limit.MilliValue())*cpuPeriod/1000), labels...)
+		c.cpuPeriod.value(ch, now, cpuPeriod, labels)
+		c.cpuQuota.value(ch, now, max(minQuota, float64(limit.MilliValue())*cpuPeriod/1000), labels)
 	}
 	shares := min(float64(r.Requests.Cpu().MilliValue())*sharesPerCPU/1000, maxShares)
-	c.cpuShares.value(ch, now, max(minShares, math.Floor(shares)), labels...)
-	c.memoryLimit.value(ch, now, float64(r.Limits.Memory().Value()), labels...)
+	c.cpuShares.value(ch, now, max(minShares, math.Floor(shares)), labels)
+	c.memoryLimit.value(ch, now, float64(r.Limits.Memory().Value()), labels)
 }
 
-func with(labels []string, more ...string) []string {
-	return append(slices.Clip(labels), more...)
+// seriesLabels returns the labels that all series of a pod or of a container have.
+func seriesLabels(container, id, image, name string, pod stats.PodReference) labelSet {
+	return newLabels("container", container, "id", id, "image", image, "name", name, "namespace", pod.Namespace, "pod", pod.Name)
 }
 
 // running returns the image and the id of a container from the status of its pod.

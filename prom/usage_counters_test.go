@@ -74,6 +74,25 @@ func TestRegisterContainers_ThrottlingCacheDisks(t *testing.T) {
 	wellFormed(t, reg)
 }
 
+// The series of a container share their labels, which are most of the memory of a scrape otherwise.
+func TestRegisterContainers_SharesLabels(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	require.NoError(t, prom.RegisterContainers(reg, busy(2)))
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	pairs := map[any]bool{}
+	labels := 0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			labels += len(m.GetLabel())
+			for _, l := range m.GetLabel() {
+				pairs[l] = true
+			}
+		}
+	}
+	assert.Less(t, 5*len(pairs), labels, "%d labels, of which %d are different ones", labels, len(pairs))
+}
+
 // What a runtime reports as an image need not be text. A panic in a scrape would end the process.
 func TestRegisterContainers_InvalidText(t *testing.T) {
 	u := busy(1)

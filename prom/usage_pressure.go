@@ -33,14 +33,14 @@ func interfaceFamilies(counter func(name, help string, more ...string) family) [
 }
 
 // interfaces sends the counters of a pod's interfaces.
-func (c *containers) interfaces(ch chan<- prometheus.Metric, s *stats.NetworkStats, labels []string) {
+func (c *containers) interfaces(ch chan<- prometheus.Metric, s *stats.NetworkStats, labels labelSet) {
 	if s == nil {
 		return
 	}
 	for i := range s.Interfaces {
-		all := with(labels, s.Interfaces[i].Name)
+		all := labels.with("interface", s.Interfaces[i].Name)
 		for _, f := range c.network {
-			f.known(ch, s.Time.Time, f.of(&s.Interfaces[i]), all...)
+			f.known(ch, s.Time.Time, f.of(&s.Interfaces[i]), all)
 		}
 	}
 }
@@ -56,20 +56,20 @@ func pressureFamilyOf(counter func(name, help string, more ...string) family, na
 	}
 }
 
-func (f pressureFamily) known(ch chan<- prometheus.Metric, at metav1.Time, psi *stats.PSIStats, labels []string) {
+func (f pressureFamily) known(ch chan<- prometheus.Metric, at metav1.Time, psi *stats.PSIStats, labels labelSet) {
 	if psi == nil {
 		return
 	}
-	f.waiting.microseconds(ch, at.Time, psi.Some.Total, labels...)
-	f.stalled.microseconds(ch, at.Time, psi.Full.Total, labels...)
+	f.waiting.microseconds(ch, at.Time, psi.Some.Total, labels)
+	f.stalled.microseconds(ch, at.Time, psi.Full.Total, labels)
 }
 
 // swapAndPressure sends the swap space that a pod or container uses, and how long its tasks
 // have waited.
 func (c *containers) swapAndPressure(
-	ch chan<- prometheus.Metric, swap *stats.SwapStats, cpu *stats.CPUStats, memory *stats.MemoryStats, io *stats.IOStats, labels []string,
+	ch chan<- prometheus.Metric, swap *stats.SwapStats, cpu *stats.CPUStats, memory *stats.MemoryStats, io *stats.IOStats, labels labelSet,
 ) {
-	swapUsage(ch, c.memorySwap, swap, labels...)
+	swapUsage(ch, c.memorySwap, swap, labels)
 	if cpu != nil {
 		c.cpuPressure.known(ch, cpu.Time, cpu.PSI, labels)
 	}
@@ -82,6 +82,6 @@ func (c *containers) swapAndPressure(
 }
 
 // microseconds sends a duration in seconds.
-func (f family) microseconds(ch chan<- prometheus.Metric, at time.Time, v uint64, labels ...string) {
-	f.value(ch, at, float64(v)/1e6, labels...)
+func (f family) microseconds(ch chan<- prometheus.Metric, at time.Time, v uint64, labels labelSet) {
+	f.value(ch, at, float64(v)/1e6, labels)
 }

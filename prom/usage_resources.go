@@ -46,42 +46,43 @@ func (r *resources) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (r *resources) Collect(ch chan<- prometheus.Metric) {
 	s, err := r.Summary()
-	r.failed.value(ch, time.Time{}, boolValue(err != nil || s.Incomplete != nil))
+	r.failed.value(ch, time.Time{}, boolValue(err != nil || s.Incomplete != nil), nil)
 	if err != nil {
 		return
 	}
-	cpuAndMemory(ch, r.nodeCPU, r.nodeMemory, s.Node.CPU, s.Node.Memory)
-	swapUsage(ch, r.nodeSwap, s.Node.Swap)
+	cpuAndMemory(ch, r.nodeCPU, r.nodeMemory, s.Node.CPU, s.Node.Memory, nil)
+	swapUsage(ch, r.nodeSwap, s.Node.Swap, nil)
 	for _, pod := range latest(s.Pods) {
-		ref := pod.PodRef
-		cpuAndMemory(ch, r.podCPU, r.podMemory, pod.CPU, pod.Memory, ref.Name, ref.Namespace)
-		swapUsage(ch, r.podSwap, pod.Swap, ref.Name, ref.Namespace)
+		ofPod := newLabels("namespace", pod.PodRef.Namespace, "pod", pod.PodRef.Name)
+		cpuAndMemory(ch, r.podCPU, r.podMemory, pod.CPU, pod.Memory, ofPod)
+		swapUsage(ch, r.podSwap, pod.Swap, ofPod)
 		for i := range pod.Containers {
 			c := &pod.Containers[i]
+			labels := ofPod.with("container", c.Name)
 			if start := c.StartTime; start.Unix() > 0 {
-				r.containerStart.value(ch, time.Time{}, float64(start.UnixNano())/float64(time.Second), c.Name, ref.Name, ref.Namespace)
+				r.containerStart.value(ch, time.Time{}, float64(start.UnixNano())/float64(time.Second), labels)
 			}
-			cpuAndMemory(ch, r.containerCPU, r.containerMemory, c.CPU, c.Memory, c.Name, ref.Name, ref.Namespace)
-			swapUsage(ch, r.containerSwap, c.Swap, c.Name, ref.Name, ref.Namespace)
+			cpuAndMemory(ch, r.containerCPU, r.containerMemory, c.CPU, c.Memory, labels)
+			swapUsage(ch, r.containerSwap, c.Swap, labels)
 			if limit, ok := swapLimit(c.Swap); ok {
-				r.containerSwapLimit.value(ch, c.Swap.Time.Time, limit, c.Name, ref.Name, ref.Namespace)
+				r.containerSwapLimit.value(ch, c.Swap.Time.Time, limit, labels)
 			}
 		}
 	}
 }
 
-func cpuAndMemory(ch chan<- prometheus.Metric, cpu, memory family, c *stats.CPUStats, m *stats.MemoryStats, labels ...string) {
+func cpuAndMemory(ch chan<- prometheus.Metric, cpu, memory family, c *stats.CPUStats, m *stats.MemoryStats, labels labelSet) {
 	if c != nil {
-		cpu.nanoseconds(ch, c.Time.Time, c.UsageCoreNanoSeconds, labels...)
+		cpu.nanoseconds(ch, c.Time.Time, c.UsageCoreNanoSeconds, labels)
 	}
 	if m != nil {
-		memory.known(ch, m.Time.Time, m.WorkingSetBytes, labels...)
+		memory.known(ch, m.Time.Time, m.WorkingSetBytes, labels)
 	}
 }
 
-func swapUsage(ch chan<- prometheus.Metric, swap family, s *stats.SwapStats, labels ...string) {
+func swapUsage(ch chan<- prometheus.Metric, swap family, s *stats.SwapStats, labels labelSet) {
 	if s != nil {
-		swap.known(ch, s.Time.Time, s.SwapUsageBytes, labels...)
+		swap.known(ch, s.Time.Time, s.SwapUsageBytes, labels)
 	}
 }
 

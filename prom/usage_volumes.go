@@ -57,6 +57,7 @@ func (v *volumes) Collect(ch chan<- prometheus.Metric) {
 				continue
 			}
 			counted[*volume.PVCRef] = true
+			labels := newLabels("namespace", volume.PVCRef.Namespace, "persistentvolumeclaim", volume.PVCRef.Name)
 			for _, m := range []struct {
 				family
 				value *uint64
@@ -68,7 +69,7 @@ func (v *volumes) Collect(ch chan<- prometheus.Metric) {
 				{v.inodesFree, volume.InodesFree},
 				{v.inodesUsed, volume.InodesUsed},
 			} {
-				m.known(ch, time.Time{}, m.value, volume.PVCRef.Namespace, volume.PVCRef.Name)
+				m.known(ch, time.Time{}, m.value, labels)
 			}
 		}
 	}

@@ -45,7 +45,7 @@ func (c *volumeCounts) Collect(ch chan<- prometheus.Metric) {
 		byPlugin[plugin] = sum
 	}
 	for plugin, n := range byPlugin {
-		c.total.value(ch, time.Time{}, float64(n.Desired), plugin, "desired_state_of_world")
-		c.total.value(ch, time.Time{}, float64(n.Mounted), plugin, "actual_state_of_world")
+		c.total.value(ch, time.Time{}, float64(n.Desired), newLabels("plugin_name", plugin, "state", "desired_state_of_world"))
+		c.total.value(ch, time.Time{}, float64(n.Mounted), newLabels("plugin_name", plugin, "state", "actual_state_of_world"))
 	}
 }
