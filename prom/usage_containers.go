@@ -18,7 +18,7 @@ type containers struct {
 
 	cpu, memoryUsage, memorySet, memoryRSS, memoryFailures, fs, start, processes family
 	cpuQuota, cpuPeriod, cpuShares, memoryLimit, memorySwap, memoryCache         family
-	periods, throttledPeriods, throttled                                         family
+	periods, throttledPeriods, throttled, threads                                family
 	reads, writes, bytesRead, bytesWritten                                       family
 	machineCPU, machineMemory, failed                                            family
 
@@ -45,6 +45,7 @@ func newContainers(u Usage) *containers {
 		fs:               gauge("container_fs_usage_bytes", "Bytes of the writable layer.", "device"),
 		start:            gauge("container_start_time_seconds", "Start time, in seconds since 1970."),
 		processes:        gauge("container_processes", "Tasks of the pod."),
+		threads:          gauge("container_threads", "Threads of the pod."),
 		cpuQuota:         gauge("container_spec_cpu_quota", "CPU time in µs that the container may use in each period."),
 		cpuPeriod:        gauge("container_spec_cpu_period", "Length in µs of the period of the CPU quota."),
 		cpuShares:        gauge("container_spec_cpu_shares", "Weight of the container when CPU time is scarce."),
@@ -69,7 +70,7 @@ func newContainers(u Usage) *containers {
 
 // Describe implements prometheus.Collector.
 func (c *containers) Describe(ch chan<- *prometheus.Desc) {
-	describe(ch, c.cpu, c.memoryUsage, c.memorySet, c.memoryRSS, c.memoryFailures, c.fs, c.start, c.processes,
+	describe(ch, c.cpu, c.memoryUsage, c.memorySet, c.memoryRSS, c.memoryFailures, c.fs, c.start, c.processes, c.threads,
 		c.cpuQuota, c.cpuPeriod, c.cpuShares, c.memoryLimit, c.memorySwap, c.machineCPU, c.machineMemory, c.failed,
 		c.memoryCache, c.periods, c.throttledPeriods, c.throttled, c.reads, c.writes, c.bytesRead, c.bytesWritten)
 	for _, f := range c.network {
@@ -117,6 +118,7 @@ func (c *containers) pod(ch chan<- prometheus.Metric, s *stats.PodStats, pod *co
 	c.interfaces(ch, s.Network, labels)
 	if s.ProcessStats != nil {
 		c.processes.known(ch, time.Time{}, s.ProcessStats.ProcessCount, labels)
+		c.threads.known(ch, time.Time{}, s.ProcessStats.ProcessCount, labels)
 	}
 	for i := range s.Containers {
 		container := &s.Containers[i]

@@ -130,6 +130,7 @@ func TestRegisterContainers(t *testing.T) {
 		`container_fs_usage_bytes{container="app",device="",id="/kubepods/podnew/abc",image="nginx:1",name="abc",namespace="default",pod="web"} 7 1000000`,
 		"container_start_time_seconds{" + app + "} 900.5",
 		"container_processes{" + pod + "} 4",
+		"container_threads{" + pod + "} 4",
 		"container_spec_cpu_period{" + app + "} 100000",
 		"container_spec_cpu_quota{" + app + "} 50000",
 		"container_spec_cpu_shares{" + app + "} 256",
@@ -141,7 +142,7 @@ func TestRegisterContainers(t *testing.T) {
 		assert.Contains(t, text, want+"\n")
 	}
 	assert.NotContains(t, text, "unknown", "nothing is known of it")
-	assert.Len(t, wellFormed(t, reg), 15)
+	assert.Len(t, wellFormed(t, reg), 16)
 }
 
 // scrapeLimits returns the metrics of a pod whose container has these resources, without those of the machine.
