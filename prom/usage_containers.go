@@ -133,14 +133,15 @@ func (c *containers) pod(ch chan<- prometheus.Metric, s *stats.PodStats, pod *co
 			c.fs.known(ch, fs.Time.Time, fs.UsedBytes, labels.with("device", ""))
 		}
 		c.blockIO(ch, container.BlockIO, labels)
-		c.spec(ch, specOf(pod, container.Name), labels)
+		c.spec(ch, specOf(pod, container.Name), container.CPU, labels)
 	}
 }
 
 func (c *containers) usage(ch chan<- prometheus.Metric, cpu *stats.CPUStats, memory *stats.MemoryStats, labels labelSet) {
 	if cpu != nil {
 		c.cpu.nanoseconds(ch, cpu.Time.Time, cpu.UsageCoreNanoSeconds, labels.with("cpu", "total"))
-		if t := cpu.Throttling; t != nil {
+		if t := cpu.Throttling; t != nil && t.Quota > 0 {
+			c.quota(ch, float64(t.Quota.Microseconds()), float64(t.Period.Microseconds()), labels)
 			c.periods.value(ch, t.Time.Time, float64(t.Periods), labels)
 			c.throttledPeriods.value(ch, t.Time.Time, float64(t.ThrottledPeriods), labels)
 			c.throttled.nanoseconds(ch, t.Time.Time, &t.ThrottledNanoSeconds, labels)
@@ -171,18 +172,24 @@ func (c *containers) blockIO(ch chan<- prometheus.Metric, io *stats.BlockIOStats
 	}
 }
 
-func (c *containers) spec(ch chan<- prometheus.Metric, r *corev1.ResourceRequirements, labels labelSet) {
+// spec sends the resources of the spec. A CPU limit need not be enforced: the quota of the cgroup counts, where that is known.
+func (c *containers) spec(ch chan<- prometheus.Metric, r *corev1.ResourceRequirements, cpu *stats.CPUStats, labels labelSet) {
 	if r == nil {
 		return
 	}
 	var now time.Time
-	if limit := r.Limits.Cpu(); !limit.IsZero() {
-		c.cpuPeriod.value(ch, now, cpuPeriod, labels)
-		c.cpuQuota.value(ch, now, max(minQuota, float64(limit.MilliValue())*cpuPeriod/1000), labels)
+	if limit := r.Limits.Cpu(); !limit.IsZero() && (cpu == nil || cpu.Throttling == nil) {
+		c.quota(ch, max(minQuota, float64(limit.MilliValue())*cpuPeriod/1000), cpuPeriod, labels)
 	}
 	shares := min(float64(r.Requests.Cpu().MilliValue())*sharesPerCPU/1000, maxShares)
 	c.cpuShares.value(ch, now, max(minShares, math.Floor(shares)), labels)
 	c.memoryLimit.value(ch, now, float64(r.Limits.Memory().Value()), labels)
+}
+
+// quota sends the quota of a container and its period, in µs.
+func (c *containers) quota(ch chan<- prometheus.Metric, quota, period float64, labels labelSet) {
+	c.cpuQuota.value(ch, time.Time{}, quota, labels)
+	c.cpuPeriod.value(ch, time.Time{}, period, labels)
 }
 
 // seriesLabels returns the labels that all series of a pod or of a container have.

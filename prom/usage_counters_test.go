@@ -3,6 +3,7 @@ package prom_test
 import (
 	"fmt"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -38,7 +40,7 @@ func busy(pods int) prom.Usage {
 				Name: "app", StartTime: at, Memory: memory,
 				CPU: &stats.CPUStats{
 					Time: at, UsageCoreNanoSeconds: known(),
-					Throttling: &stats.ThrottlingStats{Time: at, Periods: 100, ThrottledPeriods: 7, ThrottledNanoSeconds: 1.5e9},
+					Throttling: &stats.ThrottlingStats{Time: at, Quota: 25 * time.Millisecond, Period: 50 * time.Millisecond, Periods: 100, ThrottledPeriods: 7, ThrottledNanoSeconds: 1.5e9},
 				},
 				BlockIO: &stats.BlockIOStats{Time: at, Devices: []stats.BlockDeviceStats{{Device: "/dev/sda", Reads: 1, Writes: 2, BytesRead: 3, BytesWritten: 4}}},
 			}},
@@ -60,18 +62,43 @@ func TestRegisterContainers_ThrottlingCacheDisks(t *testing.T) {
 		"container_cpu_cfs_periods_total":           {app + "100"},
 		"container_cpu_cfs_throttled_periods_total": {app + "7"},
 		"container_cpu_cfs_throttled_seconds_total": {app + "1.5"},
+		"container_spec_cpu_quota":                  {app + "25000"},
+		"container_spec_cpu_period":                 {app + "50000"},
 		"container_memory_cache":                    {pod + "7", app + "7"},
 		"container_fs_reads_total":                  {disk + "1"},
 		"container_fs_writes_total":                 {disk + "2"},
 		"container_fs_reads_bytes_total":            {disk + "3"},
 		"container_fs_writes_bytes_total":           {disk + "4"},
 	} {
+		at := " 1000000"
+		if strings.HasPrefix(name, "container_spec_") {
+			at = ""
+		}
 		for i := range want {
-			want[i] = name + want[i] + " 1000000"
+			want[i] = name + want[i] + at
 		}
 		assert.Equal(t, want, series(t, reg, name))
 	}
 	wellFormed(t, reg)
+}
+
+// A limit in the spec is no quota where the kernel has none, as with cpuCFSQuota: false and for exclusive CPUs.
+func TestRegisterContainers_WithoutQuota(t *testing.T) {
+	u := busy(1)
+	limits := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+	u.Pods()[0].Spec.Containers[0].Resources.Limits = limits
+	s, err := u.Summary()
+	require.NoError(t, err)
+	for throttling, want := range map[*stats.ThrottlingStats]int{nil: 1, {}: 0} {
+		s.Pods[0].Containers[0].CPU.Throttling = throttling
+		reg := prometheus.NewPedanticRegistry()
+		require.NoError(t, prom.RegisterContainers(reg, u))
+		for _, name := range []string{"container_spec_cpu_quota", "container_spec_cpu_period"} {
+			assert.Len(t, series(t, reg, name), want, "%s with throttling %v", name, throttling)
+		}
+		assert.Empty(t, series(t, reg, "container_cpu_cfs_periods_total"))
+		assert.Len(t, series(t, reg, "container_spec_cpu_shares"), 1)
+	}
 }
 
 // The series of a container share their labels, which are most of the memory of a scrape otherwise.

@@ -84,11 +84,12 @@ type CPUUsage struct {
 	HasRate              bool   // UsageNanoCores is known
 }
 
-// ThrottlingUsage is a measurement of how a CPU quota has kept tasks from running. A zero At means that it is unknown.
+// ThrottlingUsage is a measurement of a CPU quota, and of how it has kept tasks from running. A zero At means that it is unknown.
 type ThrottlingUsage struct {
 	At                        time.Time
-	Periods, ThrottledPeriods uint64 // in which there were tasks to run; of these those in which they had to wait
-	ThrottledNanoSeconds      uint64 // for which they had to wait
+	Quota, Period             time.Duration // CPU time that may be used in each period; 0: any, and nothing else is known
+	Periods, ThrottledPeriods uint64        // in which there were tasks to run; of these those in which they had to wait
+	ThrottledNanoSeconds      uint64        // for which they had to wait
 }
 
 // BlockIOUsage is a measurement of what was read from disks and written to them. A zero At means that it is unknown.
@@ -191,8 +192,7 @@ type ContainerUsage struct {
 	// others from the cgroup of the container, for a Summary only.
 	Swap                                    SwapUsage
 	MemoryPressure, IOPressure, CPUPressure PSIStats
-	// Throttling and BlockIO are known on cgroup v2 only. A stats.Provider measures them for a Summary only, Throttling of
-	// containers with a limit on CPU time.
+	// Throttling and BlockIO are known on cgroup v2 only. A stats.Provider measures them for a Summary only.
 	Throttling ThrottlingUsage
 	BlockIO    BlockIOUsage
 }

@@ -3,6 +3,7 @@ package stats
 import (
 	"bytes"
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -63,12 +64,21 @@ func (g *groups) blockIOOf(group string, names map[string]string, now time.Time)
 	return u, err
 }
 
-// throttlingOf returns how the CPU quota of a cgroup has kept its tasks from running. It is unknown on cgroup v1, and without a
-// quota.
+// throttlingOf returns the CPU quota of a cgroup, and how it has kept tasks from running. It is unknown on cgroup v1. A limit in the
+// spec of a pod says less: it need not be enforced, and that of the pod applies to a container without its own.
 func (g *groups) throttlingOf(group string, now time.Time) (t runtime.ThrottlingUsage, err error) {
 	if !g.v2 {
 		return t, nil
 	}
+	err = g.uncached.read(join(group, "cpu.max"), func(data []byte) error {
+		quota, period := cutSpace(data)
+		t.Quota, t.Period = microseconds(quota), microseconds(bytes.TrimSpace(period)) // no number, "max", is no quota
+		return nil
+	})
+	if err != nil || t.Quota == 0 {
+		return runtime.ThrottlingUsage{At: now}, err
+	}
+	t.At = now
 	err = g.uncached.table(join(group, "cpu.stat"), func(key []byte, n uint64) {
 		switch string(key) {
 		case "nr_periods":
@@ -79,21 +89,22 @@ func (g *groups) throttlingOf(group string, now time.Time) (t runtime.Throttling
 			t.ThrottledNanoSeconds = n * 1000
 		}
 	})
-	if err == nil && t.Periods > 0 {
-		t.At = now
-	}
 	return t, err
 }
 
+// microseconds returns the duration that a number stands for, 0 if it is none.
+func microseconds(number []byte) time.Duration {
+	n, _ := digits(number)
+	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond //nolint:gosec // it is small enough
+}
+
 // addContainerCounters measures what no runtime reports of a container, in its cgroup: what is not known stays so.
-func (g *groups) addContainerCounters(c *runtime.ContainerUsage, group string, devices map[string]string, hasLimit bool, now time.Time) {
+func (g *groups) addContainerCounters(c *runtime.ContainerUsage, group string, devices map[string]string, now time.Time) {
 	if io, err := g.blockIOOf(group, devices, now); err == nil {
 		c.BlockIO = io
 	}
-	if hasLimit {
-		if t, err := g.throttlingOf(group, now); err == nil {
-			c.Throttling = t
-		}
+	if t, err := g.throttlingOf(group, now); err == nil {
+		c.Throttling = t
 	}
 	if !c.Memory.At.IsZero() && !c.Memory.HasCache {
 		// It stays unknown if it cannot be read.

@@ -3,6 +3,7 @@ package stats
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -48,7 +49,8 @@ func TestProvider_ContainerCounters(t *testing.T) {
 			"cgroup.controllers": {}, "p/memory.current": file("9\n"), "p/memory.stat": file("anon 1\nfile 11\n"),
 			"p/id-limited/cpu.stat": file(cpuStat), "p/id-limited/memory.stat": file("anon 1\nfile 4096\nfile_mapped 7\n"),
 			"p/id-limited/io.stat": file("8:0 rbytes=10 wbytes=20 rios=3 wios=4 dbytes=5 dios=6\n8:99 rbytes=18446744073709551616 wbytes=x rios=1\n9:0\n\n8:16 8:32 rbytes=6\n8:0 rbytes=1\n"),
-			"p/id-free/cpu.stat":   file(cpuStat), "p/id-free/io.stat": file(many.String()),
+			"p/id-limited/cpu.max": file("50000 100000\n"), "p/id-free/cpu.max": file("max 100000\n"),
+			"p/id-free/cpu.stat": file(cpuStat), "p/id-free/io.stat": file(many.String()),
 		},
 	})
 	require.NoError(t, err)
@@ -63,7 +65,11 @@ func TestProvider_ContainerCounters(t *testing.T) {
 	assert.Equal(t, []BlockDeviceStats{
 		{Device: "/dev/sda", Reads: 3, Writes: 4, BytesRead: 10, BytesWritten: 20}, {Device: "8:99", Reads: 1}, {Device: "8:32", BytesRead: 6},
 	}, limited.BlockIO.Devices)
-	assert.Nil(t, free.CPU.Throttling, "it has no limit")
+	assert.Equal(t, 50*time.Millisecond, limited.CPU.Throttling.Quota)
+	assert.Equal(t, 100*time.Millisecond, limited.CPU.Throttling.Period)
+	require.NotNil(t, free.CPU.Throttling)
+	assert.Equal(t, ThrottlingStats{Time: free.CPU.Throttling.Time}, *free.CPU.Throttling, "it has no quota")
+	assert.Nil(t, exited.CPU.Throttling, "it has no cgroup")
 	assert.Nil(t, free.Memory.CacheBytes)
 	assert.Len(t, free.BlockIO.Devices, maxBlockDevices)
 	assert.Nil(t, exited.BlockIO, "it has no cgroup")
@@ -76,6 +82,29 @@ func TestProvider_ContainerCounters(t *testing.T) {
 	require.NoError(t, err)
 	assert.Nil(t, s.Pods[0].Containers[0].BlockIO)
 	assert.Nil(t, s.Pods[0].Containers[0].CPU.Throttling)
+}
+
+// The quota is that of the cgroup, whatever the limit in the spec: it need not be enforced, and that of the pod applies to a container
+// without its own.
+func TestGroups_ThrottlingOf(t *testing.T) {
+	for content, want := range map[string][2]time.Duration{
+		"50000 100000\n":   {50 * time.Millisecond, 100 * time.Millisecond},
+		"1000 1000\n":      {time.Millisecond, time.Millisecond},
+		"max 100000\n":     {},
+		"max\n":            {},
+		"":                 {},
+		"17592186044415 1": {17592186044415 * time.Microsecond, time.Microsecond}, // the largest quota of the kernel
+	} {
+		g := openGroups(fstest.MapFS{"cgroup.controllers": {}, "c/cpu.max": {Data: []byte(content)}, "c/cpu.stat": {Data: []byte("nr_periods 3\n")}})
+		got, err := g.throttlingOf("/c", time.Unix(1, 0))
+		require.NoError(t, err)
+		assert.Equal(t, want, [2]time.Duration{got.Quota, got.Period}, "%q", content)
+		assert.Equal(t, time.Unix(1, 0), got.At)
+		assert.Equal(t, want[0] > 0, got.Periods == 3, "%q", content)
+	}
+	g := openGroups(fstest.MapFS{"cgroup.controllers": {}, "c/cpu.stat": {Data: []byte("nr_periods 3\n")}})
+	_, err := g.throttlingOf("/c", time.Unix(1, 0))
+	require.ErrorIs(t, err, fs.ErrNotExist, "the controller is off")
 }
 
 // On cgroup v1 the page cache is known.

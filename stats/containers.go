@@ -46,21 +46,15 @@ func needsRate(c *runtime.ContainerUsage) bool {
 }
 
 // hasMemoryLimit reports whether a container has a limit in the spec of its pod.
-func hasMemoryLimit(pod *corev1.Pod, name string) bool { return !limitsOf(pod, name).Memory().IsZero() }
-
-// hasCPULimit is hasMemoryLimit for CPU time.
-func hasCPULimit(pod *corev1.Pod, name string) bool { return !limitsOf(pod, name).Cpu().IsZero() }
-
-// limitsOf returns the limits of a container, which is not ephemeral, in the spec of its pod. They are read-only.
-func limitsOf(pod *corev1.Pod, name string) *corev1.ResourceList {
+func hasMemoryLimit(pod *corev1.Pod, name string) bool {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
 			if list[i].Name == name {
-				return &list[i].Resources.Limits
+				return !list[i].Resources.Limits.Memory().IsZero()
 			}
 		}
 	}
-	return new(corev1.ResourceList)
+	return false
 }
 
 // mayHaveMemoryLimit reports whether the cgroup of a pod can have a limit: that of the pod, or

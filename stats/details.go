@@ -70,7 +70,7 @@ func (g *groups) addContainerDetails(c *runtime.ContainerUsage, pod *Pod, device
 			g.addPressures(name, &c.MemoryPressure, what.io(&c.IOPressure), &c.CPUPressure, now)
 		}
 		if what == everything {
-			g.addContainerCounters(c, name, devices, hasCPULimit(pod.Pod, c.Name), now)
+			g.addContainerCounters(c, name, devices, now)
 		}
 		return
 	}

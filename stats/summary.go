@@ -200,7 +200,7 @@ func podStats(node *runtime.NodeUsage, measured *runtime.PodUsage, pod *corev1.P
 		}
 		cpu := cpuStats(c.CPU, c.CPUPressure)
 		if t := c.Throttling; cpu != nil && !t.At.IsZero() {
-			cpu.Throttling = &ThrottlingStats{metav1.NewTime(t.At), t.Periods, t.ThrottledPeriods, t.ThrottledNanoSeconds}
+			cpu.Throttling = &ThrottlingStats{metav1.NewTime(t.At), t.Quota, t.Period, t.Periods, t.ThrottledPeriods, t.ThrottledNanoSeconds}
 		}
 		s.Containers = append(s.Containers, ContainerStats{
 			Name: c.Name, StartTime: start, BlockIO: blockIOStats(&c.BlockIO),

@@ -1,6 +1,8 @@
 package stats
 
 import (
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -96,14 +98,15 @@ type (
 		UsageCoreNanoSeconds *uint64     `json:"usageCoreNanoSeconds,omitempty"`
 		PSI                  *PSIStats   `json:"psi,omitempty"`
 
-		// Throttling is of a container with a limit. The kubelet's form has none; it is there for metrics.
+		// Throttling is of a container whose cgroup is known. The kubelet's form has none; it is there for metrics.
 		Throttling *ThrottlingStats `json:"-"`
 	}
-	// ThrottlingStats is how the limit on CPU time of a container has kept its tasks from running.
+	// ThrottlingStats is the limit on CPU time of a container, and how it has kept tasks from running.
 	ThrottlingStats struct {
 		Time                 metav1.Time
-		Periods              uint64 // in which there were tasks to run
-		ThrottledPeriods     uint64 // of these those in which they had to wait
+		Quota, Period        time.Duration // that may be used in each period; 0: any, and all below is 0
+		Periods              uint64        // in which there were tasks to run
+		ThrottledPeriods     uint64        // of these those in which they had to wait
 		ThrottledNanoSeconds uint64
 	}
 	// MemoryStats is the memory usage in bytes. WorkingSetBytes cannot be reclaimed at once.
