@@ -38,7 +38,7 @@ var paths = []struct {
 	{"GET", "/flagz", 200, "get", []string{"configz"}},
 	{"GET", "/statusz", 200, "get", []string{"statusz"}},
 	{"GET", "/stats/summary", 200, "get", []string{"stats"}},
-	{"POST", "/stats/summary", 200, "get", []string{"stats"}},
+	{"POST", "/stats/summary", 200, "create", []string{"stats"}},
 	{"GET", "/metrics", 200, "get", []string{"metrics"}},
 	{"GET", "/logs/", 405, "get", []string{"log"}},
 	{"GET", "/problems", 200, "get", []string{"proxy"}},

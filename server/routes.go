@@ -56,7 +56,7 @@ func (s *Server) register() {
 	s.handle("GET /statusz", route{}, s.statusz)
 	summary := share(http.HandlerFunc(s.summary))
 	s.handle("GET /stats/summary", route{off: off(s.cfg.Summary != nil)}, summary.ServeHTTP)
-	s.handle("POST /stats/summary", route{verb: "get", off: off(s.cfg.Summary != nil)}, summary.ServeHTTP)
+	s.handle("POST /stats/summary", route{off: off(s.cfg.Summary != nil)}, summary.ServeHTTP)
 	s.handle("GET /logs", route{sensitive: true, off: off(s.cfg.LogDir != "")}, s.nodeLogs)
 	s.handle("GET /logs/", route{sensitive: true, off: off(s.cfg.LogDir != "")}, s.nodeLogs)
 	s.handle("GET /containerLogs/{namespace}/{pod}/{container}", route{sensitive: true, off: off(s.cfg.Logs != nil)}, s.containerLogs)
