@@ -7,14 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -138,33 +135,6 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 // configz responds with the configuration under the key that the kubelet uses.
 func (s *Server) configz(w http.ResponseWriter, r *http.Request) {
 	s.json(w, r, map[string]any{"kubeletconfig": s.cfg.Configz()})
-}
-
-// flagz responds with one flag a line.
-func (s *Server) flagz(w http.ResponseWriter, r *http.Request) {
-	var text strings.Builder
-	text.WriteString("kubelet flagz\nWarning: the format of this page may change.\n\n")
-	flags := s.cfg.Flagz()
-	for _, name := range slices.Sorted(maps.Keys(flags)) {
-		fmt.Fprintf(&text, "%s=%s\n", name, flags[name])
-	}
-	s.text(w, r, http.StatusOK, text.String())
-}
-
-// statusz responds with the version, the age and the paths of this process.
-func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
-	version, goVersion := "unknown", "unknown"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		version, goVersion = info.Main.Version, info.GoVersion
-	}
-	paths := map[string]bool{}
-	for pattern, rt := range s.routes {
-		if rt.off == "" {
-			paths[path(pattern)] = true
-		}
-	}
-	s.text(w, r, http.StatusOK, fmt.Sprintf("kubelet statusz\nWarning: the format of this page may change.\n\nStarted: %s\nUp: %s\nGo version: %s\nBinary version: %s\n\nPaths:\n%s\n",
-		s.started.UTC().Format(time.RFC3339), time.Since(s.started).Truncate(time.Second), goVersion, version, strings.Join(slices.Sorted(maps.Keys(paths)), "\n")))
 }
 
 // nodeLogs serves the files below Config.LogDir, and queries for the logs of services.
