@@ -13,6 +13,9 @@ import (
 // without compression.
 const maxMeasurements = 4
 
+// maxAnswers is how many answers of one path are in memory: those that are made, and those that slow clients have not received yet.
+const maxAnswers = 16
+
 // isMetrics reports whether a path of Config.Handlers has metrics, which are expensive to make on a node with many pods.
 func isMetrics(path string) bool { return path == "/metrics" || strings.HasPrefix(path, "/metrics/") }
 
@@ -21,13 +24,14 @@ func isMetrics(path string) bool { return path == "/metrics" || strings.HasPrefi
 type shared struct {
 	next  http.Handler
 	slots chan struct{} // of measurements
+	kept  chan struct{} // of answers, a slot for each in memory
 
-	mu      sync.Mutex // guards all below, and the clients of answers
+	mu      sync.Mutex // guards all below, and the clients and isMade of answers
 	answers map[string]*answer
 }
 
 func share(next http.Handler) *shared {
-	return &shared{next: next, slots: make(chan struct{}, maxMeasurements), answers: map[string]*answer{}}
+	return &shared{next: next, slots: make(chan struct{}, maxMeasurements), kept: make(chan struct{}, maxAnswers), answers: map[string]*answer{}}
 }
 
 // answer is a response that is made for clients. It implements http.ResponseWriter.
@@ -35,6 +39,8 @@ type answer struct {
 	key     string
 	clients int
 	cancel  context.CancelFunc // when no client is left
+	isMade  bool               // or will not be
+	hasSlot bool               // of shared.kept; is written before isMade
 
 	done   chan struct{} // closed when all below is complete
 	header http.Header
@@ -49,6 +55,12 @@ func (s *shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
 	a, isFirst := s.join(r, cancel)
+	stays := context.AfterFunc(r.Context(), func() { s.leave(a) })
+	defer func() {
+		if stays() {
+			s.leave(a)
+		}
+	}()
 	if isFirst {
 		s.make(ctx, a, r)
 	}
@@ -56,7 +68,6 @@ func (s *shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case <-a.done:
 		a.send(w)
 	case <-r.Context().Done():
-		s.leave(a)
 	}
 }
 
@@ -76,13 +87,21 @@ func (s *shared) join(r *http.Request, cancel context.CancelFunc) (a *answer, is
 	return a, true
 }
 
-// leave ends an answer when its last client has gone.
+// leave ends an answer when its last client has received it, or has gone.
 func (s *shared) leave(a *answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a.clients--; a.clients == 0 {
 		s.forget(a)
 		a.cancel()
+		s.release(a)
+	}
+}
+
+// release gives the slot of an answer back that nothing makes and no client receives. The caller has locked mu.
+func (s *shared) release(a *answer) {
+	if a.isMade && a.clients == 0 && a.hasSlot {
+		<-s.kept
 	}
 }
 
@@ -95,14 +114,20 @@ func (s *shared) forget(a *answer) {
 
 // make makes an answer, for others also when the client of r has gone.
 func (s *shared) make(ctx context.Context, a *answer, r *http.Request) {
-	stop := context.AfterFunc(r.Context(), func() { s.leave(a) })
-	defer stop()
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.forget(a)
+		a.isMade = true
+		s.release(a)
 		close(a.done)
 	}()
+	select {
+	case s.kept <- struct{}{}:
+		a.hasSlot = true
+	case <-ctx.Done():
+		return
+	}
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():

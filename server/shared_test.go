@@ -107,6 +107,46 @@ func TestServe_LimitsMeasurements(t *testing.T) {
 	})
 }
 
+// slowClient receives its answer only at the end.
+type slowClient struct {
+	*httptest.ResponseRecorder
+	end <-chan struct{}
+}
+
+func (c slowClient) Write(b []byte) (int, error) {
+	<-c.end
+	return c.ResponseRecorder.Write(b)
+}
+
+// Answers that slow clients have not received take the memory of a few, and each makes place for another when its client has it or goes. SV-6
+func TestServe_LimitsAnswersOfSlowClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScrapes(t)
+		var all sync.WaitGroup
+		end := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range 40 {
+			all.Go(func() {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprint("/metrics/cadvisor?", i), http.NoBody)
+				if i < 20 {
+					r = r.WithContext(ctx)
+				}
+				s.ServeHTTP(slowClient{httptest.NewRecorder(), end}, r)
+			})
+			synctest.Wait() // they come in this order
+		}
+		time.Sleep(time.Minute)
+		assert.Equal(t, int32(16), s.made.Load())
+		cancel() // of 16 that have answers, and of 4 that have none
+		time.Sleep(time.Minute)
+		assert.Equal(t, int32(32), s.made.Load())
+		close(end)
+		all.Wait()
+		assert.Equal(t, int32(36), s.made.Load())
+		assert.Equal(t, "37", s.get(t.Context(), http.MethodGet, "/metrics/cadvisor", "").Body.String())
+	})
+}
+
 // A client that goes takes nothing from the others. When all have gone, the measurement ends.
 func TestServe_ScrapersThatGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
