@@ -31,7 +31,7 @@ var allowedImports = map[string][]string{
 	"podcache":                   {"runtime"},
 	"pleg":                       {"internal/monotonic", "internal/safe", "runtime"},
 	"podworkers":                 {"internal/monotonic", "internal/safe", "podspec", "runtime"},
-	"podsync":                    {"internal/fileversion", "internal/mkdir", "internal/monotonic", "internal/mounts", "internal/owner", "internal/pathname", "internal/podinput", "internal/safe", "podspec", "runtime"},
+	"podsync":                    {"internal/atomicfile", "internal/fileversion", "internal/mkdir", "internal/monotonic", "internal/mounts", "internal/owner", "internal/pathname", "internal/podinput", "internal/safe", "podspec", "runtime"},
 	"syncloop":                   {"internal/safe", "pleg", "podsource", "podspec", "podworkers", "probe", "runtime", "runtimestate"},
 	"status":                     {"internal/podinput", "internal/safe", "internal/text", "podspec", "runtime"},
 	"probe":                      {"internal/monotonic", "internal/podnet", "internal/safe", "podspec", "runtime"},

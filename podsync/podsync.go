@@ -304,6 +304,7 @@ type podState struct {
 	active         time.Time                  // start time on the monotonic clock
 	ends           map[string]time.Time       // ends of exited containers by id, on the monotonic clock
 	logged         loggedState
+	stops          map[string]time.Time // stopped containers by id, and until when they exit because of that; see recordStops
 	resize         resizeState
 	sandboxAttempt uint32 // of the newest sandbox whose creation an event says to replace another
 

@@ -104,7 +104,7 @@ func (s *Syncer) rejectForVolumes(pod *corev1.Pod, observed runtime.Pod, err err
 // report returns what is reported of a pod in each phase of its work.
 func (s *Syncer) report(pod *corev1.Pod, st *podState, observed runtime.Pod) runtime.Report {
 	return runtime.Report{
-		Observed: observed, Failures: st.failures, Probes: s.probeResults(pod.UID, observed), Resources: s.resourceStatuses(pod),
+		Observed: observed, Failures: st.failures, Probes: st.withStops(s.probeResults(pod.UID, observed), &observed), Resources: s.resourceStatuses(pod),
 		Unreleased: s.hasUnreleased(pod),
 	}
 }
@@ -113,6 +113,7 @@ func (s *Syncer) report(pod *corev1.Pod, st *podState, observed runtime.Pod) run
 // status that a previous process has saved.
 func (s *Syncer) restore(pod *corev1.Pod, st *podState, observed runtime.Pod) {
 	st.synced = true
+	s.restoreStops(pod, st, &observed)
 	status, ok := s.cfg.Statuses.Get(pod.UID)
 	if !ok {
 		return
@@ -250,6 +251,7 @@ func (s *Syncer) apply(ctx context.Context, pod *corev1.Pod, plan []runtime.Acti
 	}
 	result.Unchanged = true
 	if len(work) > 0 {
+		s.recordStops(pod, st, &report.Observed, opts.Dir, work)
 		opts.SandboxReady = func(made runtime.Sandbox) { s.observeSandbox(pod, &report, made) }
 		applied := s.cfg.Runtime.Apply(ctx, pod, work, opts)
 		result.Unchanged = !applied.Changed
