@@ -31,7 +31,8 @@ func keptSandbox(observed runtime.Pod, plan []runtime.Action) string {
 
 // changedResources returns the resources of a pod as a whole, and whether they are to be announced to
 // the runtime: it has a use for them, and knows others. With a new sandbox it gets them anyway. A process
-// that has just started knows only from its plan that a pod is to be resized.
+// that has just started knows only from its plan that a pod is to be resized, or from the status that an earlier
+// one has not completed a resize.
 func (s *Syncer) changedResources(pod *corev1.Pod, st *podState) (desired runtime.PodResources, changed bool) {
 	if st.announced.pod == pod {
 		return desired, false
@@ -44,7 +45,7 @@ func (s *Syncer) changedResources(pod *corev1.Pod, st *podState) (desired runtim
 		desired.CPULimit = 0
 	}
 	known := st.announced.pod != nil
-	if st.sandboxID == "" || known && desired == st.announced.resources || !known && !st.resizes {
+	if st.sandboxID == "" || known && desired == st.announced.resources || !known && !st.resizes && !st.resize.started {
 		st.announced = announcedResources{pod, desired}
 		return desired, false
 	}

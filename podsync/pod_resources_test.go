@@ -204,3 +204,19 @@ func TestSync_AnnouncesNoLessThanPodHas(t *testing.T) {
 	require.ErrorIs(t, err, inUse)
 	assert.Equal(t, []string{"raise cgroup"}, steps)
 }
+
+// CR-1: less that an earlier process has given to the containers of a pod, but not announced, is announced by the next one.
+func TestSync_AnnouncesResizeOfEarlierProcess(t *testing.T) {
+	less := sizedPod("100m", "32Mi", "")
+	n := &fakeNode{phase: corev1.PodRunning, applied: runtime.ApplyResult{Changed: true}}
+	cfg := newConfig(t, n)
+	cfg.Runtime = sizedRuntime{n}
+	n.saved = corev1.PodStatus{Phase: n.phase, Conditions: []corev1.PodCondition{{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}}}
+	s := newSyncer(t, cfg)
+	steps, err := syncSteps(t, s, n, less, resized(less))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"announce s 100m/1000m 32Mi", "cgroup"}, steps)
+	steps, err = syncSteps(t, s, n, less, resized(less))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"cgroup"}, steps, "announced once")
+}
