@@ -2,7 +2,6 @@ package syncloop
 
 import (
 	"log/slog"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,15 +41,23 @@ func (p *PodManager) leaveAlone(pod *corev1.Pod, now time.Time) {
 
 // lastReported returns the pod as it was reported last, or nil.
 func (p *PodManager) lastReported(uid types.UID) *corev1.Pod {
+	if p.reported != nil {
+		return p.reported()[uid]
+	}
+	return p.reportedByUID()[uid]
+}
+
+// reportedByUID returns all pods as they were reported last.
+func (p *PodManager) reportedByUID() map[types.UID]*corev1.Pod {
 	if p.cfg.Reported == nil {
 		return nil
 	}
 	pods := p.cfg.Reported()
-	i := slices.IndexFunc(pods, func(pod *corev1.Pod) bool { return pod.UID == uid })
-	if i < 0 {
-		return nil
+	byUID := make(map[types.UID]*corev1.Pod, len(pods))
+	for _, pod := range pods {
+		byUID[pod.UID] = pod
 	}
-	return pods[i]
+	return byUID
 }
 
 // observeLeftAlone reports the state of a pod that is left alone. Of the spec of an invalid pod too

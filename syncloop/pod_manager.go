@@ -201,6 +201,8 @@ type PodManager struct {
 	shrinking        map[types.UID]struct{} // those of activePods that have more than they request; see putActive
 	resizesRetriedAt time.Time
 	preemptors       []types.UID // pods that wait because of a preemption, in order of arrival
+	// reported is reportedByUID before the change that is being handled, which may have many pods; nil: none is.
+	reported func() map[types.UID]*corev1.Pod
 
 	mu           sync.Mutex                // guards what follows
 	desired      map[types.UID]*desiredPod // written only by the loop
@@ -230,6 +232,8 @@ func (p *PodManager) HandlePodChange(c podsource.Change) {
 			p.terminatePredecessors(pods)
 		}
 	}
+	p.reported = sync.OnceValue(p.reportedByUID)
+	defer func() { p.reported = nil }()
 	now := time.Now()
 	p.pruneRemoved(now)
 	for _, pod := range pods {

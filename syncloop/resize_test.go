@@ -391,3 +391,25 @@ func TestPodManager_RejectedPodIsNotResized(t *testing.T) {
 	assert.Zero(t, p.Revisit(nil))
 	assert.Empty(t, p.pendingResizes)
 }
+
+// What was reported of all pods is read once for all that are added, however many of them have a resize deferred.
+func TestPodManager_ReadsReportedPodsOnce(t *testing.T) {
+	reads := 0
+	p := newPods(t, func(c *PodManagerConfig) {
+		c.Admitters = []Admitter{cores("4")}
+		c.Reported = func() []*Pod {
+			reads++
+			return []*Pod{newPod("a", asking("1")), newPod("b", asking("1"))}
+		}
+	})
+	deferred := []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred"}}
+	p.statuses.saved["a"], p.statuses.saved["b"] = corev1.PodStatus{Conditions: deferred}, corev1.PodStatus{Conditions: deferred}
+	for want := range 2 {
+		p.do(podsource.Add, newPod("a", asking("3")), newPod("b", asking("3")))
+		assert.Equal(t, want+1, reads)
+		assert.Equal(t, "3", p.has(t, "a"))
+		assert.Equal(t, "1 Deferred: no room for 6", p.has(t, "b"))
+		p.do(podsource.Remove, newPod("a"), newPod("b"))
+		p.removed = map[types.UID]time.Time{}
+	}
+}
