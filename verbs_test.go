@@ -80,6 +80,18 @@ func TestAgent_Restart(t *testing.T) {
 	})
 }
 
+// OP-8: a restart returns also for a pod whose containers are not started once more by their policy.
+func TestAgent_RestartUnderNever(t *testing.T) {
+	withAgent(t, []*corev1.Pod{agenttest.PodWithPolicy("web", corev1.RestartPolicyNever)}, func(t *testing.T, a *agent.Agent) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, a.Restart(ctx, "default", "web", ""))
+		time.Sleep(time.Second)
+		restarted, _ := webStatus(t, a)
+		assert.Equal(t, corev1.PodFailed, restarted.Status.Phase)
+	})
+}
+
 // OP-8: a drain right after a restart finds the pod.
 func TestAgent_DrainAfterRestart(t *testing.T) {
 	withAgent(t, []*corev1.Pod{agenttest.Pod("web")}, func(t *testing.T, a *agent.Agent) {

@@ -54,7 +54,7 @@ func (r Recreator) waitForStart(ctx context.Context, uid types.UID) error {
 	known := time.Now()
 	for {
 		switch st, ok := r.Workers.State(uid); {
-		case ok && st.Phase == Syncing:
+		case ok && !st.Recreate: // the new one, which may have completed meanwhile
 			return nil
 		case ok:
 			known = time.Now()

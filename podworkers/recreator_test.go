@@ -22,16 +22,16 @@ type recreatedWorkers struct {
 	err      error
 	never    bool
 	requests []string
-	phases   []podworkers.Phase // after the termination, one a query; then unknown
+	states   []podworkers.State // after the termination, one a query; then unknown
 }
 
 func (w *recreatedWorkers) State(types.UID) (podworkers.State, bool) {
-	if len(w.phases) == 0 {
+	if len(w.states) == 0 {
 		return podworkers.State{}, false
 	}
-	phase := w.phases[0]
-	w.phases = w.phases[1:]
-	return podworkers.State{Phase: phase}, true
+	st := w.states[0]
+	w.states = w.states[1:]
+	return st, true
 }
 
 func (w *recreatedWorkers) RequestKill(uid types.UID, k podworkers.KillOptions) {
@@ -49,7 +49,7 @@ func (w *recreatedWorkers) RequestRecreation(uid types.UID) bool {
 // OP-8
 func TestRecreator_Recreate(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "known"}}
-	w := &recreatedWorkers{phases: []podworkers.Phase{podworkers.Syncing}}
+	w := &recreatedWorkers{states: []podworkers.State{{Phase: podworkers.Syncing}}}
 	require.NoError(t, podworkers.Recreator{Workers: w}.Recreate(t.Context(), pod, runtime.Termination{Drained: true}))
 	assert.Equal(t, []string{"kill known", "recreate known"}, w.requests)
 
@@ -73,15 +73,19 @@ func TestRecreator_Recreate(t *testing.T) {
 func TestRecreator_WaitsForStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "known"}}
-		restart := func(ctx context.Context, phases ...podworkers.Phase) (time.Duration, error) {
+		terminated, finished := podworkers.State{Phase: podworkers.Terminated, Recreate: true}, podworkers.State{Phase: podworkers.Finished, Recreate: true}
+		restart := func(ctx context.Context, states ...podworkers.State) (time.Duration, error) {
 			start := time.Now()
-			err := podworkers.Recreator{Workers: &recreatedWorkers{phases: phases}}.Recreate(ctx, pod, runtime.Termination{Drained: true})
+			err := podworkers.Recreator{Workers: &recreatedWorkers{states: states}}.Recreate(ctx, pod, runtime.Termination{Drained: true})
 			return time.Since(start), err
 		}
-		took, err := restart(t.Context(), podworkers.Terminated, podworkers.Finished, podworkers.Syncing)
+		took, err := restart(t.Context(), terminated, finished, podworkers.State{Phase: podworkers.Syncing})
 		require.NoError(t, err)
 		assert.Equal(t, 40*time.Millisecond, took)
-		took, err = restart(t.Context(), podworkers.Terminated)
+		took, err = restart(t.Context(), terminated, finished, podworkers.State{Phase: podworkers.Finished})
+		require.NoError(t, err)
+		assert.Equal(t, 40*time.Millisecond, took, "it does not start by its policy, and has finished meanwhile")
+		took, err = restart(t.Context(), terminated)
 		require.NoError(t, err)
 		assert.Equal(t, 5*time.Second, took, "after it was forgotten")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
