@@ -70,3 +70,19 @@ func TestCollector_RemovesLinksOfDeletedPods(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, containergc.Result{Containers: 1, LogDirs: 1, Links: 1}, result)
 }
+
+// OW-1: a directory that an agent was killed while it made it is removed with its pod, and another agent's stays.
+func TestCollector_RemovesUnfinishedLogDirectories(t *testing.T) {
+	n := newLogsNode(t)
+	for name, there := range map[string]bool{".sublet-owner_one_u9": false, ".sublet-owner_one_u1": true, ".sublet-owner_two_u9": true} {
+		path := filepath.Join(n.dir, name)
+		require.NoError(t, os.Mkdir(path, 0o755))
+		defer func() {
+			_, err := os.Lstat(path)
+			assert.Equal(t, there, err == nil, name)
+		}()
+	}
+	result, err := n.collect(t)
+	require.NoError(t, err)
+	assert.Equal(t, containergc.Result{LogDirs: 2, Links: 1}, result)
+}

@@ -119,7 +119,7 @@ func (c *Collector) cleanLogs(ctx context.Context, pods []runtime.Pod, changes u
 		read := readLogs{version: fileversion.Of(info, time.Now()), changes: changes}
 		entries, err := fs.ReadDir(root.FS(), ".")
 		// Marks are read last: almost all directories are those of running pods.
-		isOurs := func(name string) bool { return owner.MarkOf(root, name) == c.cfg.Owner() }
+		isOurs := func(name string) bool { return owner.IsOf(root, name, c.cfg.Owner()) }
 		var deleted []string
 		isDeleted := make(map[string]bool)
 		for _, e := range entries {

@@ -7,32 +7,39 @@ import (
 	"os"
 	"path/filepath"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/sublet-dev/agent/internal/mkdir"
 	"github.com/sublet-dev/agent/internal/owner"
 	"github.com/sublet-dev/agent/runtime"
 )
 
-// makeLogDir creates the log directory of a pod and marks it. A directory that exists
-// without a mark is marked only if the pod is in the runtime: then an agent was killed
-// before it set the mark, or the pod was adopted. Otherwise it may belong to a pod of
-// the same UID that another agent runs.
-func (s *Syncer) makeLogDir(dir string, inRuntime bool) error {
+// logDirMode is the mode that the kubelet uses, because log shippers read logs.
+const logDirMode = 0o755
+
+// makeLogDir creates the log directory of a pod, with a mark. A directory that exists
+// without a mark is marked only if the pod is in the runtime: then the pod was adopted.
+// Otherwise it may belong to a pod of the same UID that another agent runs.
+func (s *Syncer) makeLogDir(dir string, uid types.UID, inRuntime bool) error {
 	_, err := os.Lstat(dir)
 	existed := err == nil
-	if err := mkdir.All(dir, 0o755); err != nil { // the mode that the kubelet uses, because log shippers read it
+	if s.cfg.Owner == nil || existed && !inRuntime {
+		return mkdir.All(dir, logDirMode)
+	}
+	parent, name := filepath.Split(dir)
+	if err := mkdir.All(parent, logDirMode); err != nil {
 		return err
 	}
-	if s.cfg.Owner == nil || existed && !inRuntime {
-		return nil
+	root, err := os.OpenRoot(parent)
+	if err != nil {
+		return err
 	}
-	root, err := os.OpenRoot(filepath.Dir(dir))
-	if err == nil {
-		err = errors.Join(owner.Mark(root, filepath.Base(dir), s.cfg.Owner()), root.Close())
+	if existed {
+		err = owner.Mark(root, name, s.cfg.Owner())
+	} else {
+		err = owner.MakeMarked(root, name, s.cfg.Owner(), string(uid))
 	}
-	if err != nil && !existed {
-		err = errors.Join(err, os.Remove(dir)) // the next sync makes and marks it
-	}
-	return err
+	return errors.Join(err, root.Close())
 }
 
 // removeLogDir removes the log directory of a pod, unless it belongs to another agent.

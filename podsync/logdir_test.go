@@ -59,3 +59,17 @@ func TestFinish_KeepsLogDirectoriesOfOtherAgents(t *testing.T) {
 		})
 	}
 }
+
+// OW-1: an agent that is killed while it makes a log directory leaves none that belongs to no agent.
+func TestSync_KilledWhileItMakesTheLogDirectory(t *testing.T) {
+	cfg := newConfig(t, &fakeNode{phase: corev1.PodPending})
+	cfg.Owner = func() string { panic("killed") }
+	assert.Panics(t, func() { _, _ = newSyncer(t, cfg).Sync(t.Context(), newTestPod(), runtime.Pod{}) })
+	cfg.Owner = func() string { return "one" }
+	_, err := newSyncer(t, cfg).Sync(t.Context(), newTestPod(), runtime.Pod{})
+	require.NoError(t, err)
+	root, err := os.OpenRoot(cfg.LogsDir)
+	require.NoError(t, err)
+	defer root.Close()
+	assert.Equal(t, "one", owner.MarkOf(root, "default_web_uid-1"))
+}

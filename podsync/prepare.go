@@ -142,7 +142,7 @@ func (s *Syncer) makeDirs(pod *corev1.Pod, st *podState) (dir, logs string, err 
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", "", fmt.Errorf("create pod directory: %w", err)
 	}
-	if err := s.makeLogDir(logs, st.inRuntime); err != nil {
+	if err := s.makeLogDir(logs, pod.UID, st.inRuntime); err != nil {
 		return "", "", fmt.Errorf("create log directory: %w", err)
 	}
 	st.dirsCheckedAt = time.Now()

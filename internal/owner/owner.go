@@ -136,6 +136,36 @@ func Mark(root *os.Root, dir, id string) error {
 	return nil
 }
 
+// unfinishedPrefix begins the names of directories that are not complete yet. They have the id in the
+// name, and so an owner from the beginning.
+const unfinishedPrefix = MarkName + "_"
+
+// MakeMarked makes dir, below root, with a mark from the beginning: it gets its name when it has the mark.
+// A kill of the process leaves a directory of another name, which the next call for uid completes, and
+// which IsOf recognizes. dir must not exist. The mode is 0755.
+func MakeMarked(root *os.Root, dir, id, uid string) error {
+	unfinished := unfinishedPrefix + id + "_" + uid
+	if err := root.Mkdir(unfinished, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	err := root.Chmod(unfinished, 0o755) // whatever the umask
+	if err == nil {
+		err = Mark(root, unfinished, id)
+	}
+	if err == nil {
+		err = root.Rename(unfinished, dir)
+	}
+	if err != nil {
+		return errors.Join(err, root.RemoveAll(unfinished))
+	}
+	return nil
+}
+
+// IsOf reports whether dir, below root, belongs to id: it has its mark, or will get it.
+func IsOf(root *os.Root, dir, id string) bool {
+	return strings.HasPrefix(dir, unfinishedPrefix+id+"_") || MarkOf(root, dir) == id
+}
+
 // MarkOf returns the id with which dir is marked, or "" if there is no readable mark.
 func MarkOf(root *os.Root, dir string) string {
 	f, err := root.OpenFile(filepath.Join(dir, MarkName), os.O_RDONLY|unix.O_NONBLOCK, 0)

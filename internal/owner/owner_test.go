@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -103,6 +104,44 @@ func TestMark_CompletesAnEmptyMark(t *testing.T) {
 	require.NoError(t, owner.Mark(root, ".", "one"))
 	require.NoError(t, owner.Mark(root, ".", "two"))
 	assert.Equal(t, "one", owner.MarkOf(root, "."))
+}
+
+// OW-1: however the process ends, what it has begun belongs to it.
+func TestMakeMarked(t *testing.T) {
+	const unfinished = ".sublet-owner_one_u1"
+	for name, before := range map[string][]string{
+		"first":                         nil,
+		"killed without a mark":         {unfinished + "/"},
+		"killed before the id is there": {unfinished + "/", unfinished + "/" + owner.MarkName},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer syscall.Umask(syscall.Umask(0o077))
+			dir := t.TempDir()
+			root, err := os.OpenRoot(dir)
+			require.NoError(t, err)
+			defer root.Close()
+			for _, path := range before {
+				if name, isDir := strings.CutSuffix(path, "/"); isDir {
+					require.NoError(t, root.Mkdir(name, 0o755))
+				} else {
+					require.NoError(t, root.WriteFile(path, nil, 0o600))
+				}
+				assert.True(t, owner.IsOf(root, unfinished, "one"))
+				assert.False(t, owner.IsOf(root, unfinished, "two"))
+			}
+			require.NoError(t, owner.MakeMarked(root, "ns_web_u1", "one", "u1"))
+			assert.True(t, owner.IsOf(root, "ns_web_u1", "one"))
+			assert.False(t, owner.IsOf(root, "ns_web_u1", "two"))
+			info, err := root.Stat("ns_web_u1")
+			require.NoError(t, err)
+			assert.Equal(t, fs.FileMode(0o755), info.Mode().Perm())
+			require.Error(t, owner.MakeMarked(root, "ns_web_u1", "two", "u1"), "it is there")
+			assert.True(t, owner.IsOf(root, "ns_web_u1", "one"))
+			entries, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			assert.Len(t, entries, 1)
+		})
+	}
 }
 
 func ExampleLoad() {
