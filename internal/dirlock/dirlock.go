@@ -23,7 +23,13 @@ const name = "agent.lock"
 // and names the process. The kernel
 // releases the lock when the process exits for any reason. The caller calls release
 // when done.
+//
+// A umask that takes the owner's own permissions is an error, where the kernel reports it: what
+// the agent makes could be neither used nor, after a start with another umask, replaced.
 func Acquire(dir string) (release func(), err error) {
+	if err := checkUmask(); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create root directory: %w", err)
 	}
@@ -61,4 +67,16 @@ func writeHolder(f *os.File) {
 		n = 0
 	}
 	_ = f.Truncate(int64(n)) // as above
+}
+
+// checkUmask returns an error for a umask with which this user cannot use the files that the process makes.
+// Only Linux reports a umask without setting it.
+func checkUmask() error {
+	status, _ := os.ReadFile("/proc/thread-self/status")
+	_, rest, _ := strings.Cut(string(status), "\nUmask:\t")
+	text, _, _ := strings.Cut(rest, "\n")
+	if mask, err := strconv.ParseUint(text, 8, 32); err == nil && mask&0o700 != 0 {
+		return fmt.Errorf("umask %s takes the owner's permissions from new files; start the agent with another one, such as 0077", text)
+	}
+	return nil
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -54,6 +56,23 @@ func TestAcquire_CreatesDirectory(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err = dirlock.Acquire(file)
 	require.ErrorContains(t, err, "create root directory")
+}
+
+// Nothing is made with permissions that keep an agent from starting later, too.
+func TestAcquire_RejectsAUmaskForTheOwner(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux reports the umask")
+	}
+	dir := filepath.Join(t.TempDir(), "root")
+	old := syscall.Umask(0o777)
+	_, err := dirlock.Acquire(dir)
+	syscall.Umask(old)
+	require.ErrorContains(t, err, "umask 0777")
+	require.NoDirExists(t, dir)
+	defer syscall.Umask(syscall.Umask(0o077))
+	release, err := dirlock.Acquire(dir)
+	require.NoError(t, err)
+	release()
 }
 
 func ExampleAcquire() {
