@@ -106,7 +106,7 @@ type Config struct {
 	Profiling bool // serves /debug/pprof/: profiles of this process
 
 	MaxConnections    int           // further ones wait, or replace one whose client has used no right; default: 256
-	MaxStreams        int           // requests that may last: logs, exec, attach, port-forward, run, checkpoints, watches, pages of UI, profiles; further ones get status 429, and those of a namespace that has many before; default: half of MaxConnections
+	MaxStreams        int           // requests that may last: logs, exec, attach, port-forward, run, checkpoints, watches, pages of UI, profiles; further ones get status 429, and so do those of a namespace that has more than are free; default: half of MaxConnections
 	StreamIdleTimeout time.Duration // a stream on which nothing is sent or accepted for so long is closed; default: 4 h
 	Logger            *slog.Logger  // default: discard
 }

@@ -2,8 +2,9 @@ package server
 
 import "sync"
 
-// streamSlots bounds the requests that last. The last quarter of the slots is for namespaces that have few: those who may enter
-// one pod, or read its log, must not keep all others from theirs.
+// streamSlots bounds the requests that last. A namespace gets no more of the slots than it leaves free: those who may enter one
+// pod, or read its log, must not keep all others from theirs. So one namespace has half of the slots at most, and each further
+// one half of those that the others leave.
 type streamSlots struct {
 	limit int
 
@@ -20,9 +21,7 @@ func newStreamSlots(limit int) *streamSlots {
 func (s *streamSlots) take(namespace string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	few := s.limit / 4
-	free := s.limit - s.taken
-	if free == 0 || free <= few && s.of[namespace] >= few {
+	if free := s.limit - s.taken; free == 0 || s.of[namespace] > free {
 		return false
 	}
 	s.taken++
