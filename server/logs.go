@@ -4,25 +4,22 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/conversion"
-	apiruntime "k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/sublet-dev/agent/internal/logoptions"
 	"github.com/sublet-dev/agent/runtime"
 )
 
 // containerLogs responds with the log of a container, as it is written.
 func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
-	opts, err := logOptions(r.URL.Query())
+	opts, err := logoptions.Parse(r.URL.Query())
 	if err != nil {
 		http.Error(w, `{"message": "Unable to decode query."}`, http.StatusBadRequest)
 		return
 	}
-	if !validLogOptions(opts) {
+	if len(logoptions.Validate(opts)) > 0 {
 		http.Error(w, `{"message": "Invalid request."}`, http.StatusUnprocessableEntity)
 		return
 	}
@@ -57,62 +54,6 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		// The status is sent: the error is the end of the text, as the kubelet's.
 		_, _ = io.WriteString(out, err.Error())
 	}
-}
-
-// logOptions converts a query as Kubernetes does.
-func logOptions(query url.Values) (*corev1.PodLogOptions, error) {
-	all := corev1.LogStreamAll
-	opts := &corev1.PodLogOptions{Stream: &all}
-	var errs []error
-	decode := func(name string, to func(*[]string) error) {
-		if values := query[name]; len(values) > 0 {
-			errs = append(errs, to(&values))
-		}
-	}
-	boolean := func(name string, to *bool) {
-		decode(name, func(v *[]string) error { return apiruntime.Convert_Slice_string_To_bool(v, to, conversion.Scope(nil)) })
-	}
-	number := func(name string, to **int64) {
-		decode(name, func(v *[]string) error {
-			*to = new(int64)
-			return apiruntime.Convert_Slice_string_To_int64(v, *to, conversion.Scope(nil))
-		})
-	}
-	if tail := query.Get("tail"); tail != "" { // of old clients; tailLines is the current name
-		query["tailLines"] = []string{tail}
-		if tail == "all" {
-			delete(query, "tailLines")
-		}
-	}
-	boolean("follow", &opts.Follow)
-	boolean("previous", &opts.Previous)
-	boolean("timestamps", &opts.Timestamps)
-	number("sinceSeconds", &opts.SinceSeconds)
-	number("tailLines", &opts.TailLines)
-	number("limitBytes", &opts.LimitBytes)
-	if since := query.Get("sinceTime"); since != "" {
-		at, err := time.Parse(time.RFC3339, since)
-		errs, opts.SinceTime = append(errs, err), &metav1.Time{Time: at}
-	}
-	if stream := query.Get("stream"); stream != "" {
-		opts.Stream = &stream
-	}
-	return opts, errors.Join(errs...)
-}
-
-// validLogOptions applies the rules of the API.
-func validLogOptions(o *corev1.PodLogOptions) bool {
-	less := func(n *int64, least int64) bool { return n != nil && *n < least }
-	switch *o.Stream {
-	case corev1.LogStreamStdout, corev1.LogStreamStderr:
-		if o.TailLines != nil {
-			return false // the last lines of one stream would take reading the complete log
-		}
-	case corev1.LogStreamAll:
-	default:
-		return false
-	}
-	return !less(o.TailLines, 0) && !less(o.LimitBytes, 1) && !less(o.SinceSeconds, 1) && (o.SinceSeconds == nil || o.SinceTime == nil)
 }
 
 // stream takes a slot for a request that may last long, and removes the time limits of

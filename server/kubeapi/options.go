@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/sublet-dev/agent/internal/logoptions"
 )
 
 // decodeOptions reads options from the query.
@@ -50,4 +52,17 @@ func (r *request) listOptions(watch bool) (*internalversion.ListOptions, error) 
 		err = errExpired("the continue token is not one of this server: list again without it")
 	}
 	return opts, err
+}
+
+// checkLogOptions returns an error for options of a log that are not valid. The node has the same rules, but does not name
+// the options at fault.
+func (r *request) checkLogOptions() error {
+	opts, err := logoptions.Parse(r.query)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	if errs := logoptions.Validate(opts); len(errs) > 0 {
+		return apierrors.NewInvalid(schema.GroupKind{Kind: "PodLogOptions"}, r.path.name, errs)
+	}
+	return nil
 }

@@ -34,6 +34,10 @@ func (a *API) serveSubresource(r *request, verb string) error {
 		return a.patch(r, sub)
 	case proxy:
 		return a.proxyNode(r)
+	case "log":
+		if err := r.checkLogOptions(); err != nil {
+			return err
+		}
 	}
 	o, err := a.requested(r)
 	if err != nil {
