@@ -215,6 +215,9 @@ func (a *API) serve(r *request) error {
 	if isAnonymous(r.User) && (!isResource || review != nil) {
 		return errForbidden("user %q cannot use path %q, which is for authenticated users", r.User.Username, r.URL.Path)
 	}
+	if err := r.checkTimeout(path); err != nil {
+		return err
+	}
 	if handled, err := a.serveDiscovery(r); handled {
 		return err
 	}

@@ -2,6 +2,8 @@ package kubeapi
 
 import (
 	"reflect"
+	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -63,6 +65,18 @@ func (r *request) checkLogOptions() error {
 	}
 	if errs := logoptions.Validate(opts); len(errs) > 0 {
 		return apierrors.NewInvalid(schema.GroupKind{Kind: "PodLogOptions"}, r.path.name, errs)
+	}
+	return nil
+}
+
+// checkTimeout returns an error for a timeout that is none. It is for requests that do not last; a client that waits no longer ends
+// its request itself.
+func (r *request) checkTimeout(p path) error {
+	lasts := p.isOldWatch || r.isTrue("watch") || slices.Contains([]string{"attach", "exec", "log", "portforward", proxy}, p.subresource)
+	if timeout := r.query.Get("timeout"); timeout != "" && !lasts {
+		if _, err := time.ParseDuration(timeout); err != nil {
+			return apierrors.NewBadRequest("timeout: " + err.Error())
+		}
 	}
 	return nil
 }
