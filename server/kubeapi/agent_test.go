@@ -320,6 +320,7 @@ func TestAgent_Kubectl(t *testing.T) {
 		{"auth can-i create pods", "yes"},
 		{"auth whoami", "node-owner"},
 		{"get secrets", "not served"},
+		{"cluster-info", "Kubernetes control plane is running at"},
 		{"delete pod web-edge-1", "deleted"},
 		{"wait --for=condition=Ready pod/web-edge-1 --timeout=60s", "condition met"},
 		{"apply -f DIR/pod.json --dry-run=server", "created (server dry run)"},

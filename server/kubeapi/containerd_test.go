@@ -278,7 +278,7 @@ func (c *cluster) inspect(t *testing.T) {
 		stdout, _, code := c.run(t, "get pods -o wide")
 		return code == 0 && strings.Contains(stdout, "CrashLoopBackOff")
 	}, "get pods -o wide")
-	c.says(t, [2]string{"get all", "web-edge-1"},
+	c.says(t, [2]string{"get all", "web-edge-1"}, [2]string{"cluster-info", "is running at"},
 		[2]string{"describe pod web-edge-1", "containerd://"}, [2]string{"describe pod web-edge-1", "Back-off restarting failed container crash"},
 		[2]string{"describe node edge-1", "HolderIdentity:  edge-1"}, [2]string{"describe node edge-1", "Kubelet Version:            v1.37"},
 		[2]string{"describe node edge-1", "Non-terminated Pods:          (1 in total)"}, [2]string{"get leases -A", "kube-node-lease   edge-1   edge-1"},

@@ -59,7 +59,7 @@ func TestDiscovery_LeavesOutWhatIsNotServed(t *testing.T) {
 	for _, r := range list.APIResources {
 		names = append(names, r.Name)
 	}
-	assert.Equal(t, []string{"pods", "pods/attach", "pods/exec", "pods/log", "pods/portforward", "pods/status", "namespaces", "secrets"}, names)
+	assert.Equal(t, []string{"pods", "pods/attach", "pods/exec", "pods/log", "pods/portforward", "pods/status", "namespaces", "services", "secrets"}, names)
 	assert.Equal(t, metav1.Verbs{"get", "list", "watch"}, list.APIResources[0].Verbs)
 	assert.Equal(t, 404, e.get("/apis/metrics.k8s.io/v1beta1").code)
 	assert.Equal(t, 404, e.get("/api/v1/events").code)

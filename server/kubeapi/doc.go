@@ -17,7 +17,7 @@
 //   - pods, with their logs, exec, attach and port-forward, by the handlers of package
 //     server; the node and its lease; events, with an Events as the recorder of the agent; namespaces,
 //     which are those of the pods; ConfigMaps; and the usage of pods and the node, for
-//     kubectl top. Secrets are not served.
+//     kubectl top. There are no Services, and Secrets are not served.
 //   - get, list and watch with label and field selectors, as objects or as the tables
 //     that kubectl prints.
 //   - delete. A static pod is restarted, and returns with another UID, like a mirror

@@ -33,6 +33,7 @@ func documentedTypes() map[string]map[string]reflect.Type {
 		"": {
 			"Pod": reflect.TypeFor[corev1.Pod](), "Node": reflect.TypeFor[corev1.Node](), "Namespace": reflect.TypeFor[corev1.Namespace](),
 			"ConfigMap": reflect.TypeFor[corev1.ConfigMap](), "Event": reflect.TypeFor[corev1.Event](), "Secret": reflect.TypeFor[corev1.Secret](),
+			"Service":       reflect.TypeFor[corev1.Service](),
 			"DeleteOptions": reflect.TypeFor[metav1.DeleteOptions](),
 		},
 		coordinationv1.GroupName: {"Lease": reflect.TypeFor[coordinationv1.Lease]()},

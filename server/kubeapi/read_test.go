@@ -169,7 +169,7 @@ func TestAPI_Errors(t *testing.T) {
 		message            string
 	}{
 		{"GET", pods + "/none", "", nil, 404, metav1.StatusReasonNotFound, `pods "none" not found`},
-		{"GET", "/api/v1/services", "", nil, 404, metav1.StatusReasonNotFound, "could not find the requested resource"},
+		{"GET", "/api/v1/endpoints", "", nil, 404, metav1.StatusReasonNotFound, "could not find the requested resource"},
 		{"GET", "/apis/apps/v1/deployments", "", nil, 404, metav1.StatusReasonNotFound, "could not find the requested resource"},
 		{"GET", "/api/v1/pods/a", "", nil, 404, metav1.StatusReasonNotFound, "could not find the requested resource"},
 		{"GET", "/api/v1/namespaces/shop/nodes", "", nil, 404, metav1.StatusReasonNotFound, ""},

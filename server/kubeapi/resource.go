@@ -70,6 +70,11 @@ func (a *API) allResources() []*resource {
 			collection: a.maps, refresh: shared(a.refreshConfigMaps), fields: namespacedFields, table: configMapTable(),
 		})
 	}
+	// There are no Services. kubectl cluster-info and dashboards list them, and fail if they are unknown.
+	all = append(all, &resource{
+		version: "v1", name: "services", singular: "service", kind: "Service", shortNames: []string{"svc"}, namespaced: true, verbs: read,
+		collection: newCollection(a.versions), refresh: noRefresh, fields: namespacedFields, table: serviceTable(),
+	})
 	// Discovery has Secrets so that kubectl gets the reason why there are none.
 	all = append(all, &resource{version: "v1", name: "secrets", singular: "secret", kind: "Secret", namespaced: true, verbs: []string{}})
 	all = append(all, a.metricsResources()...)

@@ -84,6 +84,10 @@ func configMapTable() table {
 	}}
 }
 
+func serviceTable() table {
+	return table{columns: columns("Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "|", "Selector")}
+}
+
 func nodeTable() table {
 	return table{
 		columns("Name", "Status", "Roles", "Age", "Version", "|", "Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime"),
