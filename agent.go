@@ -82,8 +82,8 @@ func New(opts ...Option) (*Agent, error) {
 	return &Agent{Operator: c.Operator, c: c}, nil
 }
 
-// Run runs the agent until ctx is done and returns nil after a clean stop. Pods keep running unless the shutdown policy is to
-// drain. Run creates and locks the root directory first, and restores what an earlier agent left there and in the runtime.
+// Run runs the agent until ctx is done and returns nil after a clean stop. Pods keep running unless podworkers.DrainConfig is
+// configured. Run creates and locks the root directory first, and restores what an earlier agent left there and in the runtime.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.started.Swap(true) {
 		return ErrAlreadyRun

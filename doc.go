@@ -35,7 +35,7 @@
 //
 //   - New checks everything, reports all errors at once and changes nothing.
 //   - Run blocks, owns every goroutine, and returns nil after a clean stop.
-//   - Pods outlive the agent unless the shutdown policy is to drain; the next
+//   - Pods outlive the agent, unless it has a podworkers.DrainConfig; the next
 //     agent on the same root directory adopts them. Those of an embedded runtime end
 //     with the process: embedded.Runtime.Close gives them their grace period.
 //   - When in doubt, a running pod is left alone.

@@ -7,11 +7,11 @@
 //   - A record is on disk before a driver is called. After a crash of the agent at any
 //     moment, Unmount unpublishes and unstages what there is, and a volume that is staged
 //     for no pod is unstaged.
-//   - Each call has a deadline. A driver that hangs makes the pods wait that start or end with its
-//     volumes, and no others; an event says for which volume and call a pod waits.
-//   - A driver is not believed: what it says to have mounted has to be a mount, and nothing
-//     is deleted through a mount that it says to have removed. Unless this process has staged a
-//     volume and its driver was not asked to unstage it since, the next pod has it staged once more.
+//   - Each call has a deadline. A driver that hangs delays only pods that start or end with its
+//     volumes; an event names the volume and the call for which a pod waits.
+//   - What a driver reports is checked: what it has mounted must be a mount, and nothing is
+//     deleted through a mount that it should have removed. A volume is staged once more for the
+//     next pod, unless this process has staged it and has not called its driver to unstage it since.
 //   - Secrets occur in no error, log or event, even if a driver repeats them.
 //
 // Directories and records below the root are those of the kubelet:

@@ -11,10 +11,10 @@
 // resources of a pod is one of its claims.
 //
 // The health of prepared devices is reported in the status of their pods (KEP-4680), if the driver
-// registers with the API of it (k8s.io/kubelet/pkg/apis/dra-health, v1 or v1alpha1). It is unknown
-// while the driver does not say it, and a device of which it says nothing any more becomes so after
-// the timeout that the driver gave, or 30 seconds. What a driver says is bounded in size, and how
-// often it can have a pod synced, too.
+// registers with the API for it (k8s.io/kubelet/pkg/apis/dra-health, v1 or v1alpha1). It is unknown
+// until the driver reports it, and becomes so when the driver has not reported a device for the
+// timeout that it gave, or 30 seconds. The size of reports is bounded, and so is how often they can
+// have a pod synced.
 //
 // A Manager is a pluginregistry.Handler, which gets the drivers, a podsync.Injector and a podsync.HealthReporter. What
 // was prepared is stored in a file before it is used, so that nothing stays prepared that no

@@ -3,7 +3,7 @@
 //
 // A Manager keeps a delay lock of the login manager (package logind has systemd's). When a shutdown
 // begins, new pods are rejected with reason NodeShutdown, the node is not ready, and each group of
-// pods is terminated within its period, that of the lowest priority first. The lock is released when
+// pods is terminated within its period, the group with the lowest priority first. The lock is released when
 // all pods have finished, or 10 s after the last period, in which pods that did not exit by
 // themselves are killed and reported; then the machine goes down.
 //

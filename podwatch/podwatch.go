@@ -1,4 +1,4 @@
-// Package podwatch tells any number of watchers of changes of pods and their statuses.
+// Package podwatch reports changes of pods and their statuses to any number of watchers.
 //
 // A Hub is a status sink: give it to agent.WithStatusSink or status.Config.Sinks. Each
 // call of Watch then yields the pods that there are, and their changes until its context

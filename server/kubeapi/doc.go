@@ -34,9 +34,10 @@
 //     request is a precondition, unknown fields are an error if the client wants that,
 //     and impersonation is rejected instead of ignored.
 //   - A client gets the codes, reasons and fields of an API server of Kubernetes 1.37. Other than
-//     that, responses are JSON, lists are complete whatever their limit is, options of a deletion
-//     in the query count beside those in the body, an update without a nodeName keeps it, and a
-//     subresource rejects changes that an API server ignores.
+//     that, responses are JSON and not compressed, tables are of meta.k8s.io/v1, watches are no
+//     WebSockets, lists are complete whatever their limit is, options of a deletion in the query
+//     count beside those in the body, an update without a nodeName keeps it, and a subresource
+//     rejects changes that an API server ignores.
 //   - A watcher that is too slow is disconnected with status 410, and starts again with
 //     a list. The memory of a watch is bounded, and lists are encoded one object at a time.
 package kubeapi

@@ -4,7 +4,7 @@
 //
 //	rt, err := embedded.New(embedded.Config{Executor: hostprocess.New(hostprocess.Config{Root: "/var/lib/edge-containers"})})
 //
-// It isolates almost nothing: a container has the machine as its user has it. Run only
+// It isolates almost nothing: a container can do on the machine what its user can do. Run only
 // trusted programs. [Executor] says what is isolated and how the processes of a container
 // are found again.
 package hostprocess
