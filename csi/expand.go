@@ -130,7 +130,7 @@ func (m *Manager) expand(ctx context.Context, o *operation, first bool) error {
 	startTime := time.Now()
 	_, err = call(ctx, o.client, "NodeExpandVolume", secrets, o.client.node.NodeExpandVolume, &spec.NodeExpandVolumeRequest{
 		VolumeId: o.id.handle, VolumePath: m.paths.target(o.uid, &o.id), StagingTargetPath: o.stagingPath,
-		CapacityRange: &spec.CapacityRange{RequiredBytes: o.size()}, VolumeCapability: o.capabilityFor(nil), Secrets: secrets,
+		CapacityRange: &spec.CapacityRange{RequiredBytes: o.size()}, VolumeCapability: o.capability(nil), Secrets: secrets,
 	})
 	if !first {
 		m.ended(ctx, volume.OperationResize, &o.id, startTime, err)

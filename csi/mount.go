@@ -223,7 +223,7 @@ func (m *Manager) stage(ctx context.Context, o *operation) error {
 	}
 	defer m.warnSlow(o.v.Pod, o.v.Volume.Name, o.id.driver, "NodeStageVolume")()
 	_, err = call(ctx, o.client, "NodeStageVolume", secrets, o.client.node.NodeStageVolume, &spec.NodeStageVolumeRequest{
-		VolumeId: o.id.handle, PublishContext: o.publishContext, StagingTargetPath: path, VolumeCapability: o.capability(),
+		VolumeId: o.id.handle, PublishContext: o.publishContext, StagingTargetPath: path, VolumeCapability: o.capability(o.group),
 		Secrets: secrets, VolumeContext: o.source.VolumeAttributes,
 	})
 	if err != nil {
@@ -259,7 +259,7 @@ func (m *Manager) publish(ctx context.Context, o *operation) error {
 	defer m.warnSlow(o.v.Pod, o.v.Volume.Name, o.id.driver, "NodePublishVolume")()
 	_, err = call(ctx, o.client, "NodePublishVolume", hidden, o.client.node.NodePublishVolume, &spec.NodePublishVolumeRequest{
 		VolumeId: o.id.handle, PublishContext: o.publishContext, StagingTargetPath: o.stagingPath, TargetPath: target,
-		VolumeCapability: o.capability(), Readonly: o.v.ReadOnly || o.readOnly, Secrets: secrets, VolumeContext: volumeContext,
+		VolumeCapability: o.capability(o.group), Readonly: o.v.ReadOnly || o.readOnly, Secrets: secrets, VolumeContext: volumeContext,
 	})
 	if err != nil {
 		return err

@@ -143,13 +143,8 @@ func (o *operation) isOneNode() bool {
 	})
 }
 
-// capability is the volume as the driver is asked for it.
-func (o *operation) capability() *spec.VolumeCapability {
-	return o.capabilityFor(o.group)
-}
-
-// capabilityFor is capability for a group, or for none.
-func (o *operation) capabilityFor(group *int64) *spec.VolumeCapability {
+// capability is the volume as the driver is asked for it, whose files are to be for a group, or for none.
+func (o *operation) capability(group *int64) *spec.VolumeCapability {
 	c := &spec.VolumeCapability{AccessMode: &spec.VolumeCapability_AccessMode{Mode: o.accessMode()}}
 	if o.id.block {
 		c.AccessType = &spec.VolumeCapability_Block{Block: &spec.VolumeCapability_BlockVolume{}}
