@@ -10,6 +10,7 @@ import (
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sublet-dev/agent/volume"
@@ -21,7 +22,8 @@ import (
 type Expansions interface {
 	// Expanding is called before a driver is asked to expand a volume whose claim waits for that.
 	Expanding(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
-	// Expanded is called after a driver has made a volume larger.
+	// Expanded is called after a driver has made a volume larger: to the size that the claim's status has allocated, if it has
+	// one, or to that of the PersistentVolume.
 	Expanded(ctx context.Context, claim *corev1.PersistentVolumeClaim, volume *corev1.PersistentVolume) error
 	// ExpansionFailed is called after a driver has ended an expansion with an error. If it is
 	// infeasible, the driver is not asked again while the claim's status says so: the resizer of the
@@ -47,13 +49,22 @@ func (o *operation) resizeStatus() corev1.ClaimResourceStatus {
 	return o.v.Claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 }
 
-// size is the size of a PersistentVolume in bytes, 0 if it has none.
-func (o *operation) size() int64 {
+// capacity is the size that the volume is to have on the node: what the resizer of a cluster has allocated for the claim, if it
+// keeps that, or the size of the PersistentVolume.
+func (o *operation) capacity() *resource.Quantity {
 	if o.v.PersistentVolume == nil {
-		return 0
+		return &resource.Quantity{}
 	}
-	return o.v.PersistentVolume.Spec.Capacity.Storage().Value()
+	if o.v.Claim != nil {
+		if allocated, ok := o.v.Claim.Status.AllocatedResources[corev1.ResourceStorage]; ok {
+			return &allocated
+		}
+	}
+	return o.v.PersistentVolume.Spec.Capacity.Storage()
 }
+
+// size is the capacity in bytes, 0 if the volume has none.
+func (o *operation) size() int64 { return o.capacity().Value() }
 
 // knownSize is the size of the claim before, 0 if that is not kept.
 func (o *operation) knownSize() int64 {
@@ -150,7 +161,7 @@ func (m *Manager) expand(ctx context.Context, o *operation, first bool) error {
 	}
 	o.state.expanded = o.size()
 	if !first {
-		m.record(o.v.Pod, corev1.EventTypeNormal, "FileSystemResizeSuccessful", fmt.Sprintf("volume %q has %s now", o.v.Volume.Name, o.v.PersistentVolume.Spec.Capacity.Storage()))
+		m.record(o.v.Pod, corev1.EventTypeNormal, "FileSystemResizeSuccessful", fmt.Sprintf("volume %q has %s now", o.v.Volume.Name, o.capacity()))
 	}
 	return nil
 }

@@ -163,3 +163,29 @@ func TestMount_ExpandsWhatAnotherNodeHasExpanded(t *testing.T) {
 		})
 	}
 }
+
+// VD-5: a volume is expanded to what the resizer has allocated for its claim. The PersistentVolume may be larger, as its storage system has rounded.
+func TestMount_ExpandsToTheAllocatedSize(t *testing.T) {
+	cluster := new(fakeCluster)
+	e := newEnv(t, func(_ *testEnv, cfg *Config) { cfg.Attachments, cfg.Node = cluster, cluster })
+	v := e.volumeOf(newPod("1"), "v")
+	st := &v.Claim.Status
+	st.Capacity = corev1.ResourceList{"storage": resource.MustParse("1Gi")}
+	e.mounted(v)
+	v.PersistentVolume.Spec.Capacity = corev1.ResourceList{"storage": resource.MustParse("3Gi")}
+	st.AllocatedResources = corev1.ResourceList{"storage": resource.MustParse("2500Mi")}
+	st.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{"storage": corev1.PersistentVolumeClaimNodeResizePending}
+	e.mounted(v)
+	assert.Equal(t, int64(2500<<20), e.driver.Size("v"))
+	assert.Len(t, cluster.expanded, 1)
+	assert.Equal(t, []string{`pod-1: volume "data" has 2500Mi now`}, e.recorded("FileSystemResizeSuccessful"))
+
+	st.Capacity, st.AllocatedResourceStatuses = st.AllocatedResources, nil // as it was reported
+	e.driver.TakeCalls()
+	e.mounted(v)
+	e.unmounted(v.Pod)
+	e.mounted(v)
+	assert.Empty(t, e.driver.Calls("NodeExpandVolume"), "it has the size")
+	e.unmounted(v.Pod)
+	e.requireNothingLeft()
+}

@@ -18,13 +18,18 @@ func resizeStatus(st corev1.ClaimResourceStatus) map[corev1.ResourceName]corev1.
 	return map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: st}
 }
 
-// Expanded records the new size of a claim, whose file system the node has made larger.
+// Expanded records the new size of a claim, whose file system the node has made larger: what the cluster's resizer has
+// allocated for it, if it keeps that, or the size of the PersistentVolume, which may be rounded up.
 func (s *Storage) Expanded(ctx context.Context, claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) error {
+	size := v.Spec.Capacity.Storage()
+	if allocated, ok := claim.Status.AllocatedResources[corev1.ResourceStorage]; ok {
+		size = &allocated
+	}
 	done := func(t corev1.PersistentVolumeClaimConditionType) map[string]any {
 		return map[string]any{"$patch": "delete", "type": t}
 	}
 	return s.patchClaim(ctx, claim, map[string]any{
-		"capacity": map[string]any{"storage": v.Spec.Capacity.Storage().String()}, "allocatedResourceStatuses": nil,
+		"capacity": map[string]any{"storage": size.String()}, "allocatedResourceStatuses": nil,
 		"conditions": []any{done(corev1.PersistentVolumeClaimFileSystemResizePending), done(corev1.PersistentVolumeClaimNodeResizeError)},
 	})
 }

@@ -160,6 +160,18 @@ func TestStorage_Expanded(t *testing.T) {
 	assert.Equal(t, newer.Status.Conditions[1:], got.Status.Conditions)
 }
 
+// A PersistentVolume can be larger than what was allocated for its claim.
+func TestStorage_ExpandedToTheAllocatedSize(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u"}}
+	claim.Status.AllocatedResources = corev1.ResourceList{"storage": resource.MustParse("2500Mi")}
+	s, client := newStorage(t, StorageConfig{}, claim)
+	v := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{Capacity: corev1.ResourceList{"storage": resource.MustParse("3Gi")}}}
+	require.NoError(t, s.Expanded(t.Context(), claim, v))
+	got, err := client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "c", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, "2500Mi", got.Status.Capacity.Storage().String())
+}
+
 // An expansion is recorded in the claim's status, and nothing else of it is changed.
 func TestStorage_ReportsExpansions(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u"}, Status: corev1.PersistentVolumeClaimStatus{
