@@ -43,7 +43,7 @@ func mountedBelow(mounts []corev1.VolumeMount, at string, hostPaths map[string]b
 	for i := range mounts {
 		m := &mounts[i]
 		rel, ok := strings.CutPrefix(path.Clean("/"+m.MountPath), prefix)
-		if ok && rel != "" && !strings.HasPrefix(rel, "..") { // these names are reserved for the content
+		if ok && rel != "" && !isReserved(rel) {
 			all = append(all, nestedMount{path: rel, file: m.SubPath != "" || m.SubPathExpr != "" || hostPaths[m.Name]})
 		}
 	}
@@ -53,6 +53,13 @@ func mountedBelow(mounts []corev1.VolumeMount, at string, hostPaths map[string]b
 		}
 	}
 	return outer
+}
+
+// isReserved reports whether a path in a volume begins with a name that a writer gives: there the content is, whatever is mounted.
+func isReserved(rel string) bool {
+	top, _, _ := strings.Cut(rel, "/")
+	stamp, ok := strings.CutPrefix(top, "..")
+	return top == dataLink || top == dataLinkNew || ok && strings.IndexAny(stamp, "0123456789") == 0
 }
 
 // makeNested makes the directories on which other volumes are mounted. Where a link leads to the

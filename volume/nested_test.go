@@ -49,7 +49,9 @@ func TestMount_KeepsDirectoriesForNestedVolumes(t *testing.T) {
 	mountedAt(p, "e", "/v/file")
 	p.Spec.Containers[0].VolumeMounts[len(p.Spec.Containers[0].VolumeMounts)-1].SubPath = "file"
 	mountedAt(p, "e", "/v/..data")
+	mountedAt(p, "e", "/v/..x/y")
 	dir := mount(t, m, p, s)["v"].HostPath
+	assert.DirExists(t, dir+"/..x/y")
 	assert.Equal(t, map[string]string{"a": "1 0644", "file": "1 0644"}, tree(t, dir), "a file is mounted on a file")
 	before, err := os.Stat(dir + "/outer")
 	require.NoError(t, err)
@@ -60,6 +62,7 @@ func TestMount_KeepsDirectoriesForNestedVolumes(t *testing.T) {
 	after, err := os.Lstat(dir + "/outer")
 	require.NoError(t, err)
 	assert.True(t, os.SameFile(before, after), "the directory is in use")
+	assert.DirExists(t, dir+"/..x/y")
 	assert.DirExists(t, dir+"/later")
 	data, err := os.ReadFile(dir + "/a")
 	require.NoError(t, err)
@@ -117,6 +120,8 @@ func TestNestedMounts(t *testing.T) {
 		{"a part of it", []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: "a"}, {Name: "e", MountPath: "/v/e"}}, nil},
 		{"at the root", []corev1.VolumeMount{{Name: "v", MountPath: "/"}, {Name: "e", MountPath: "/e"}}, []nestedMount{{path: "e"}}},
 		{"names that begin alike", []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "e", MountPath: "/v/a"}, {Name: "f", MountPath: "/v/a-b"}, {Name: "g", MountPath: "/v/a/b"}}, []nestedMount{{path: "a"}, {path: "a-b"}}},
+		{"names of the content", []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "e", MountPath: "/v/..data/a"}, {Name: "e", MountPath: "/v/..data_tmp"}, {Name: "e", MountPath: "/v/..2026_01_01_00_00_00.0"}}, nil},
+		{"names like those", []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "e", MountPath: "/v/..data2"}, {Name: "e", MountPath: "/v/..x/y"}, {Name: "e", MountPath: "/v/.2"}}, []nestedMount{{path: "..data2"}, {path: "..x/y"}, {path: ".2"}}},
 		{"what may be files", []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "e", MountPath: "/v/a", SubPath: "s"}, {Name: "e", MountPath: "/v/b", SubPathExpr: "$(s)"}, {Name: "h", MountPath: "/v/c"}}, []nestedMount{{"a", true}, {"b", true}, {"c", true}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

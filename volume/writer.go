@@ -195,7 +195,7 @@ func (w *writer) clean(current string, links map[string]bool) error {
 		case name == dataLink || name == current || links[name]:
 		case e.Type() == fs.ModeSymlink && links != nil:
 			errs = append(errs, w.root.Remove(name))
-		case e.IsDir() && strings.HasPrefix(name, ".."):
+		case e.IsDir() && isReserved(name):
 			errs = append(errs, mounts.Remove(w.ctx, w.path, name))
 		}
 	}
