@@ -7,8 +7,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/csitest"
+	"github.com/sublet-dev/agent/volume"
 )
 
 // A volume stays staged while a pod may have it whose record is damaged, whatever ends beside it: until the pod
@@ -36,6 +38,44 @@ func TestManager_DamagedRecordsAreInUse(t *testing.T) {
 		e.unmounted(one.Pod)
 		require.NoError(t, e.unstageOrphan(t.Context(), stagedVolume))
 		require.Contains(t, e.methods(), "NodeUnstageVolume")
+		e.requireNothingLeft()
+	}
+}
+
+// So does what is staged for another PersistentVolume with its handle, which only its record has. While no other record has it, the volume may be any.
+func TestManager_DamagedRecordsOfSharedHandlesAreInUse(t *testing.T) {
+	for _, isKnown := range []bool{false, true} {
+		e := newEnv(t, nil)
+		shared := func(uid string) volume.DriverVolume {
+			v := e.volumeOf(newPod(uid), "v")
+			v.PersistentVolume.Name = "pv-other"
+			return v
+		}
+		one, damaged, alone := e.volumeOf(newPod("1"), "v"), shared("2"), e.volumeOf(newPod("3"), "w")
+		path := e.mounted(damaged)
+		e.mounted(one) // by whose name it is staged from now on
+		e.mounted(alone)
+		if isKnown {
+			e.mounted(shared("4"))
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), recordName), nil, 0o600))
+		e.restart(nil)
+		e.register()
+		e.methods()
+		want := []string{"NodeUnpublishVolume"}
+		if isKnown {
+			want = append(want, "NodeUnstageVolume")
+		}
+		e.unmounted(alone.Pod)
+		require.Equal(t, want, e.methods())
+		for _, pod := range []*corev1.Pod{one.Pod, newPod("4")} {
+			e.unmounted(pod)
+			e.unstageOrphans()
+			require.NotContains(t, e.methods(), "NodeUnstageVolume", "a pod that runs may have it")
+		}
+		e.mounted(damaged)
+		e.unmounted(damaged.Pod)
+		e.unstageOrphans()
 		e.requireNothingLeft()
 	}
 }

@@ -130,7 +130,7 @@ func (m *Manager) isUsed(id *volumeID, besides types.UID) bool {
 		return true
 	}
 	for d := range m.damaged {
-		if d.uid != besides && d.name == id.name && d.block == id.block {
+		if d.uid != besides && m.mayShare(d, id) {
 			return true
 		}
 	}
@@ -142,6 +142,27 @@ func (m *Manager) isUsed(id *volumeID, besides types.UID) bool {
 		}
 	}
 	return false
+}
+
+// mayShare reports whether a pod whose record is damaged may have what is staged for a volume. The record had the handle; in its place
+// other records of that PersistentVolume count, and without any it may be the one of this volume. m.mu must be held.
+func (m *Manager) mayShare(d damagedID, id *volumeID) bool {
+	if d.block != id.block {
+		return false
+	}
+	if d.block || d.name == id.name {
+		return d.name == id.name
+	}
+	known := false
+	for other := range m.volumes {
+		if other.name == d.name && !other.block {
+			known = true
+			if other.sharesStaging(id) {
+				return true
+			}
+		}
+	}
+	return !known
 }
 
 // othersUnread reports whether a pod besides the given one may have any volume. m.mu must be held.
