@@ -1,12 +1,15 @@
 package csi
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sublet-dev/agent/internal/csitest"
@@ -78,6 +81,34 @@ func TestManager_DamagedRecordsOfSharedHandlesAreInUse(t *testing.T) {
 		e.unstageOrphans()
 		e.requireNothingLeft()
 	}
+}
+
+// VD-2: a volume whose record of its staging is lost is unstaged all the same, for as long as that takes.
+func TestUnmount_UnstagesWithoutItsRecord(t *testing.T) {
+	cluster := new(fakeCluster)
+	attach := func(_ *testEnv, cfg *Config) { cfg.Attachments, cfg.Node = cluster, cluster }
+	e := newEnv(t, attach)
+	v := e.volumeOf(newPod("1"), "v")
+	e.mounted(v)
+	dir, _ := e.paths.staging(&stagedVolume)
+	require.NoError(t, os.Remove(filepath.Join(dir, recordName)))
+	e.restart(attach)
+	e.register()
+	e.driver.SetBefore(func(_ context.Context, method string, _ any) error {
+		if method == "NodeUnstageVolume" {
+			return status.Error(codes.Internal, "no")
+		}
+		return nil
+	})
+	e.methods()
+	e.unmounted(v.Pod)
+	assert.Equal(t, []string{"NodeUnpublishVolume", "NodeUnstageVolume"}, e.methods())
+	e.restart(attach)
+	e.register()
+	assert.Equal(t, []corev1.UniqueVolumeName{"kubernetes.io/csi/csitest.example^v"}, e.VolumesInUse(), "it must not be detached")
+	e.driver.SetBefore(nil)
+	e.unstageOrphans()
+	e.requireNothingLeft()
 }
 
 // VD-7: whether volumes are in use is unknown while records cannot be read, which is not the same as none.

@@ -144,6 +144,7 @@ func (m *Manager) addFound(f found) {
 	}
 	s := m.state(f.id)
 	s.expanded = max(s.expanded, f.entry.size())
+	s.attachable = s.attachable || f.entry.Attachable != ""
 	s.users[f.uid] = &user{entry: f.entry, published: f.entry.Boot != "" && f.entry.Boot == m.boot}
 }
 

@@ -199,19 +199,16 @@ func (m *Manager) stage(ctx context.Context, o *operation) error {
 	if !o.client.can[canStage] || o.v.PersistentVolume == nil {
 		return nil
 	}
-	dir, path := m.paths.staging(&o.id)
+	_, path := m.paths.staging(&o.id)
 	o.stagingPath = path
 	mounted, exists, err := m.exists(path)
 	if err != nil || mounted && o.state.staging != uncertain || exists && o.state.staging == stagedUnmounted {
 		return err
 	}
 	o.state.staging = uncertain
-	if err := writeRecord(filepath.Join(dir, recordName), record{Name: o.id.name, Handle: o.id.handle, Driver: o.id.driver, Attachable: flag(o.attachable)}); err != nil {
+	if err := m.recordStaged(o.state, o.attachable); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	o.state.recorded, o.state.attachable = true, o.attachable
-	m.mu.Unlock()
 	if !exists {
 		if err := os.MkdirAll(path, 0o750); err != nil {
 			return err
@@ -236,6 +233,19 @@ func (m *Manager) stage(ctx context.Context, o *operation) error {
 	if mounted {
 		o.state.staging = stagedMounted
 	}
+	return nil
+}
+
+// recordStaged writes the record of a volume that may be staged. The caller holds its lock.
+func (m *Manager) recordStaged(s *volumeState, attachable bool) error {
+	dir, _ := m.paths.staging(&s.id)
+	err := writeRecord(filepath.Join(dir, recordName), record{Name: s.id.name, Handle: s.id.handle, Driver: s.id.driver, Attachable: flag(attachable)})
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.recorded, s.attachable = true, attachable
 	return nil
 }
 

@@ -196,7 +196,15 @@ func (m *Manager) removeTarget(ctx context.Context, driver, method, target strin
 func (m *Manager) unstage(ctx context.Context, s *volumeState) (err error) {
 	dir, path := m.paths.staging(&s.id)
 	if _, err := os.Lstat(filepath.Join(dir, recordName)); errors.Is(err, fs.ErrNotExist) {
-		return nil // never staged
+		if _, exists, err := m.exists(path); err != nil || !exists {
+			return err // never staged
+		}
+		m.mu.Lock()
+		attachable := s.attachable
+		m.mu.Unlock()
+		if err := m.recordStaged(s, attachable); err != nil { // it was lost: without it, this is not tried again
+			return err
+		}
 	}
 	c, err := m.client(s.id.driver)
 	if err != nil {
