@@ -30,7 +30,9 @@ import (
 //
 // running says that the container runs already. No devices are allocated for it: if the
 // allocation is not known because the state was lost, the error wraps ErrStateLost, and
-// nothing of the resource is allocated until the pod has ended.
+// nothing of the resource is allocated until the pod has ended. Nothing at all is allocated in
+// the minute after the first request that could have been met, with the same error: pods that run
+// have been adopted by then.
 func (m *Manager) Inject(ctx context.Context, pod *corev1.Pod, container *corev1.Container, running bool) (runtime.Injection, error) {
 	if err := m.load(); err != nil {
 		return runtime.Injection{}, err
@@ -126,6 +128,9 @@ func (m *Manager) unknown(pod *corev1.Pod, name corev1.ResourceName) {
 func (m *Manager) choose(ctx context.Context, pod *corev1.Pod, container string, name corev1.ResourceName, n int) ([]string, Plugin, error) {
 	m.mu.Lock()
 	c, err := m.candidates(pod, container, name, n)
+	if err == nil {
+		err = m.checkAdopted()
+	}
 	m.mu.Unlock()
 	if err != nil {
 		return nil, nil, err

@@ -115,6 +115,7 @@ type Manager struct {
 
 	mu        sync.Mutex
 	lostAt    time.Time // set if the state file was damaged
+	adoptedAt time.Time // set after that: when all pods that run count as adopted
 	isNew     bool      // there was no state file
 	resources map[corev1.ResourceName]*resourceState
 	pods      map[types.UID]podState

@@ -66,6 +66,24 @@ func (m *Manager) restore(state savedState, err error) {
 	maps.Copy(m.pods, confirmed(state.Pods))
 }
 
+// adoptionPeriod is how long nothing is allocated after a loss, from the first request on: a pod that runs is known to have
+// devices when it is synced, which may be a moment after another one requests some.
+const adoptionPeriod = time.Minute
+
+// checkAdopted returns an error if pods that run may not have been adopted since the state was lost. m.mu is locked.
+func (m *Manager) checkAdopted() error {
+	if m.lostAt.IsZero() {
+		return nil
+	}
+	if m.adoptedAt.IsZero() {
+		m.adoptedAt = time.Now().Add(adoptionPeriod)
+	}
+	if rest := time.Until(m.adoptedAt); rest > 0 {
+		return fmt.Errorf("%w: pods that run are adopted first, for another %s", ErrStateLost, rest.Round(time.Second))
+	}
+	return nil
+}
+
 // IsNew reports whether the Manager has found no state file, and is the first to write it: the machine is new, or was
 // installed again. It is false while that is not known.
 func (m *Manager) IsNew() bool {
