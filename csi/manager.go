@@ -7,6 +7,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/sublet-dev/agent/internal/bootid"
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/mounts"
+	"github.com/sublet-dev/agent/internal/selinux"
 	"github.com/sublet-dev/agent/podspec"
 	"github.com/sublet-dev/agent/volume"
 )
@@ -30,6 +32,7 @@ type Manager struct {
 
 	mountsBelow func(dir string) ([]mounts.Point, error) // mounts.Below, except in tests
 	updateWait  time.Duration                            // updateWait, except in tests
+	shareDir    func(path string) error                  // selinux.ShareDir, except in tests
 
 	notifying sync.Mutex // serialises calls of Config.Node; locked before mu
 
@@ -92,7 +95,8 @@ func New(cfg Config) (*Manager, error) {
 	}
 	return &Manager{
 		cfg: cfg, paths: paths{cfg.Root}, boot: bootid.Read(), changed: make(chan struct{}, 1), mountsBelow: mounts.Below, updateWait: updateWait,
-		clients: map[string]*client{}, volumes: map[volumeID]*volumeState{}, damaged: map[damagedID]bool{}, unread: map[types.UID]bool{},
+		shareDir: selinux.ShareDir,
+		clients:  map[string]*client{}, volumes: map[volumeID]*volumeState{}, damaged: map[damagedID]bool{}, unread: map[types.UID]bool{},
 	}, nil
 }
 
@@ -307,8 +311,12 @@ func (m *Manager) KnownVolumesInUse() []corev1.UniqueVolumeName {
 }
 
 // Run unstages volumes that no pod has any more, and asks drivers for the health of volumes,
-// until ctx is done. It returns nil then.
+// until ctx is done. It returns nil then. On a node with SELinux it labels the directory in which drivers have their sockets for
+// all containers.
 func (m *Manager) Run(ctx context.Context) error {
+	if err := m.shareDrivers(); err != nil {
+		m.cfg.Logger.Warn("plugin directory not labelled for containers", slog.String("path", m.paths.plugins()), logattr.Err(err))
+	}
 	ticker := time.NewTicker(m.cfg.HealthPeriod)
 	defer ticker.Stop()
 	var wg sync.WaitGroup
@@ -329,6 +337,14 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 	}
+}
+
+// shareDrivers makes the directory in which drivers have their sockets, for containers that SELinux confines.
+func (m *Manager) shareDrivers() error {
+	if err := os.MkdirAll(m.paths.plugins(), 0o750); err != nil {
+		return err
+	}
+	return m.shareDir(m.paths.plugins())
 }
 
 // maintain looks after each volume in a goroutine of its own, as drivers may hang.

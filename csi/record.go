@@ -38,7 +38,8 @@ type paths struct{ root string }
 
 func (p paths) registry() string { return filepath.Join(p.root, "plugins_registry") }
 func (p paths) pods() string     { return filepath.Join(p.root, "pods") }
-func (p paths) plugin() string   { return filepath.Join(p.root, "plugins", "kubernetes.io", "csi") }
+func (p paths) plugins() string  { return filepath.Join(p.root, "plugins") }
+func (p paths) plugin() string   { return filepath.Join(p.plugins(), "kubernetes.io", "csi") }
 
 // files is the directory of a file system of a pod: its mount and its record.
 func (p paths) files(uid types.UID, name string) string {

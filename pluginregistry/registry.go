@@ -20,6 +20,7 @@ import (
 
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/notify"
+	"github.com/sublet-dev/agent/internal/selinux"
 )
 
 // Plugin is a plugin as it describes itself.
@@ -45,7 +46,7 @@ type Handler interface {
 // Config describes a Registry.
 type Config struct {
 	// Dir is the absolute path of the directory of the sockets. It is created if it is
-	// missing. Sockets in directories below it count, too. Required.
+	// missing, and on a node with SELinux labelled for all containers. Sockets in directories below it count, too. Required.
 	Dir string
 	// Handlers get the plugins, by type. Others are rejected. Required.
 	Handlers map[string]Handler
@@ -62,7 +63,8 @@ type Config struct {
 
 // Registry watches for plugins.
 type Registry struct {
-	cfg Config
+	cfg      Config
+	shareDir func(path string) error // selinux.ShareDir, except in tests
 
 	// By path; only Run uses them.
 	known   map[string]*socket
@@ -89,7 +91,7 @@ func New(cfg Config) (*Registry, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Registry{cfg: cfg, known: map[string]*socket{}, removed: map[string]<-chan struct{}{}}, errors.Join(errs...)
+	return &Registry{cfg: cfg, shareDir: selinux.ShareDir, known: map[string]*socket{}, removed: map[string]<-chan struct{}{}}, errors.Join(errs...)
 }
 
 // socket is the goroutine of one socket.
@@ -110,6 +112,9 @@ type fileID struct {
 func (r *Registry) Run(ctx context.Context) error {
 	if err := os.MkdirAll(r.cfg.Dir, 0o750); err != nil {
 		return fmt.Errorf("pluginregistry: %w", err)
+	}
+	if err := r.shareDir(r.cfg.Dir); err != nil {
+		r.cfg.Logger.Warn("plugin directory not labelled for containers", slog.String("path", r.cfg.Dir), logattr.Err(err))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup

@@ -26,6 +26,7 @@ import (
 	"github.com/sublet-dev/agent/internal/logattr"
 	"github.com/sublet-dev/agent/internal/pathname"
 	"github.com/sublet-dev/agent/internal/safe"
+	"github.com/sublet-dev/agent/internal/selinux"
 	"github.com/sublet-dev/agent/internal/text"
 	"github.com/sublet-dev/agent/internal/unixsocket"
 )
@@ -49,8 +50,8 @@ type Devices interface {
 // Config describes a Server.
 type Config struct {
 	// Dir is the absolute path of the directory of the sockets. It is created if it is
-	// missing. The sockets in it are removed at the start, as by a kubelet: that is how
-	// plugins learn that they have to register again.
+	// missing, and on a node with SELinux labelled for all containers. The sockets in it are
+	// removed at the start, as by a kubelet: that is how plugins learn that they have to register again.
 	// Required. Plugins usually expect /var/lib/kubelet/device-plugins.
 	Dir     string
 	Devices Devices // required
@@ -71,11 +72,12 @@ type Hooks struct {
 type Server struct {
 	api.UnimplementedRegistrationServer
 
-	cfg     Config
-	wg      sync.WaitGroup // of the watched plugins
-	mu      sync.Mutex
-	ctx     context.Context // of Run; nil before
-	watched map[corev1.ResourceName]*watched
+	cfg      Config
+	shareDir func(path string) error // selinux.ShareDir, except in tests
+	wg       sync.WaitGroup          // of the watched plugins
+	mu       sync.Mutex
+	ctx      context.Context // of Run; nil before
+	watched  map[corev1.ResourceName]*watched
 }
 
 // maxListed is how many plugins of one resource are watched that have listed devices: while one is upgraded, there are two.
@@ -121,7 +123,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg.Hooks = Hooks{Registered: safe.Hook1(cfg.Logger, "Registered", cfg.Hooks.Registered)}
-	return &Server{cfg: cfg, watched: map[corev1.ResourceName]*watched{}}, nil
+	return &Server{cfg: cfg, shareDir: selinux.ShareDir, watched: map[corev1.ResourceName]*watched{}}, nil
 }
 
 // Run serves the socket until ctx is done, and returns nil then. An error means that the
@@ -156,6 +158,9 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
 		return nil, err
+	}
+	if err := s.shareDir(s.cfg.Dir); err != nil {
+		s.cfg.Logger.Warn("plugin directory not labelled for containers", slog.String("path", s.cfg.Dir), logattr.Err(err))
 	}
 	listener, err := unixsocket.ListenAfter(ctx, filepath.Join(s.cfg.Dir, SocketName), s.removeSockets)
 	if errors.Is(err, ErrSocketInUse) {
